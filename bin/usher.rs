@@ -1,0 +1,5 @@
+//! `usher`: the command line.
+
+fn main() -> std::process::ExitCode {
+    usher::usher_main()
+}

@@ -1,0 +1,5 @@
+//! `usherd`: the daemon.
+
+fn main() -> std::process::ExitCode {
+    usher::usherd_main()
+}
