@@ -1,0 +1,141 @@
+//! Linux: paths through `/proc`, peers by `SO_PEERCRED`, folders watched by inotify.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use nix::sys::stat::{major, minor};
+
+/// Bytes of `/proc/locks` that are read at most: some ten thousand locks, and the answer is only for people.
+const LOCKS_MAX_BYTES: u64 = 1024 * 1024;
+
+/// A short path that leads to what `fd` holds open; none where `/proc` is not mounted.
+pub fn fd_path(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    path.symlink_metadata().is_ok().then_some(path)
+}
+
+/// A Unix stream socket that no child inherits.
+pub fn stream_socket() -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+}
+
+/// The uid that the other end had when it connected (or when it listened).
+pub fn peer_uid(stream: &impl AsFd) -> nix::Result<u32> {
+    getsockopt(stream, PeerCredentials).map(|peer| peer.uid())
+}
+
+/// The pid that the other end had when it connected: to be shown, never acted on.
+pub fn peer_pid(stream: &impl AsFd) -> Option<u32> {
+    // 0 stands for a process outside our pid namespace.
+    let pid = getsockopt(stream, PeerCredentials).ok()?.pid();
+    u32::try_from(pid).ok().filter(|pid| *pid != 0)
+}
+
+/// Who holds the flock on an inode, as the kernel tells it: to be shown, never acted on.
+pub fn lock_holder(dev: nix::libc::dev_t, ino: nix::libc::ino_t) -> Option<u32> {
+    let mut table = String::new();
+    File::open("/proc/locks").ok()?.take(LOCKS_MAX_BYTES).read_to_string(&mut table).ok()?;
+    holder_in(&table, &format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev)))
+}
+
+/// The pid in the line of `/proc/locks` for this inode. A waiter's line has `->` before the kind and is passed over.
+fn holder_in(table: &str, inode: &str) -> Option<u32> {
+    table.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (kind, _advisory, _access) = (words.next()?, words.next()?, words.next()?);
+        let (pid, place) = (words.next()?, words.next()?);
+        if kind == "FLOCK" && place == inode { pid.parse().ok().filter(|pid| *pid != 0) } else { None }
+    })
+}
+
+/// Renames to a name that must not exist yet (`EEXIST`), in one step where the file system can.
+#[cfg(target_env = "gnu")]
+pub fn rename_new(from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr)) -> nix::Result<()> {
+    use nix::fcntl::{RenameFlags, renameat2};
+    match renameat2(from.0, from.1, to.0, to.1, RenameFlags::RENAME_NOREPLACE) {
+        Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => super::rename_after_look(from, to),
+        done => done,
+    }
+}
+
+/// Renames to a name that must not exist yet (`EEXIST`).
+#[cfg(not(target_env = "gnu"))]
+pub fn rename_new(from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr)) -> nix::Result<()> {
+    super::rename_after_look(from, to)
+}
+
+/// Tells when names in a folder come and go. Without a watch (inotify instances are few) it asks to be polled.
+#[derive(Debug)]
+pub struct Watch(Option<Inotify>);
+
+impl Watch {
+    /// Watches the folder that `fd` holds open; `path` is where it stands, for systems without `/proc`.
+    pub fn new(fd: BorrowedFd<'_>, path: &Path) -> Self {
+        let seen = AddWatchFlags::IN_ONLYDIR
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF;
+        let path = fd_path(fd).unwrap_or_else(|| path.to_owned());
+        let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+            .and_then(|inotify| inotify.add_watch(&path, seen).map(|_| inotify));
+        Self(watch.ok())
+    }
+
+    /// Readable when something happened; none when the folder has to be looked at by time.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How long to wait at most before looking; none when [`Watch::fd`] tells.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.0.is_none().then_some(super::LOOK_EVERY)
+    }
+
+    /// Takes what was told; true when it is time to look at the folder.
+    pub fn drain(&self) -> bool {
+        let Some(inotify) = &self.0 else { return true };
+        let mut told = false;
+        loop {
+            match inotify.read_events() {
+                Ok(events) if !events.is_empty() => told = true,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return told,
+                Ok(_) | Err(_) => return true,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock_is_read_from_its_own_line() {
+        let table = "1: POSIX  ADVISORY  WRITE 11 fe:00:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 fe:00:777 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 13 fe:00:77 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE 14 fe:00:77 0 EOF\n";
+        assert_eq!(holder_in(table, "fe:00:77"), Some(14));
+        assert_eq!(holder_in(table, "fe:00:7"), None);
+        assert_eq!(holder_in("1: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF\n", "fe:00:77"), None);
+        assert_eq!(holder_in("1: FLOCK\n\nnonsense", "fe:00:77"), None);
+    }
+
+    #[test]
+    fn a_descriptor_has_a_path_that_leads_to_it() {
+        let null = File::open("/dev/null").unwrap();
+        let path = fd_path(null.as_fd()).unwrap();
+        assert_eq!(std::fs::read_link(path).unwrap(), Path::new("/dev/null"));
+    }
+}
