@@ -2,6 +2,7 @@
 mod error;
 pub(crate) mod ids;
 mod store;
+mod sys;
 mod threads;
 /// x
 pub fn usher_main() -> std::process::ExitCode { std::process::ExitCode::SUCCESS }
