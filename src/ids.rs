@@ -29,7 +29,10 @@ pub fn from_base64url<const N: usize>(text: &str) -> Option<[u8; N]> {
 ///
 /// # Panics
 /// Where the system has no randomness there is nothing safe left to do.
-#[expect(clippy::panic, reason = "without randomness no key, nonce or id is safe; the kernel's generator does not fail")]
+#[expect(
+    clippy::panic,
+    reason = "without randomness no key, nonce or id is safe; the kernel's generator does not fail"
+)]
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     if SystemRandom::new().fill(&mut bytes).is_err() {
@@ -176,7 +179,9 @@ mod tests {
 
     #[test]
     fn a_name_of_another_length_or_alphabet_is_refused() {
-        for text in ["", "AAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAA==", "AAAAAAAAAAAAAAAAAAAA+/"] {
+        for text in
+            ["", "AAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAA==", "AAAAAAAAAAAAAAAAAAAA+/"]
+        {
             assert_eq!(text.parse::<SessionId>(), Err(NotAName), "{text}");
         }
     }

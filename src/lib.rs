@@ -1,10 +1,21 @@
 //! Usher
+#![allow(dead_code, missing_docs, reason = "wip")]
+mod account;
+mod auth;
 mod error;
-pub(crate) mod ids;
+mod ids;
+mod limits;
+mod registry;
+mod route;
 mod store;
 mod sys;
 mod threads;
+mod wire;
 /// x
-pub fn usher_main() -> std::process::ExitCode { std::process::ExitCode::SUCCESS }
+pub fn usher_main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}
 /// x
-pub fn usherd_main() -> std::process::ExitCode { std::process::ExitCode::SUCCESS }
+pub fn usherd_main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

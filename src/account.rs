@@ -1,0 +1,172 @@
+//! Everything that is held against a bound, charged when it is taken and given back exactly once.
+//!
+//! A [`Pool`] is one bound; a [`Charge`] is what somebody holds of a total and of his share of it, and gives back when
+//! it is dropped. Running out is told with the pool's name and harms nothing that is held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A bound and what is used of it.
+#[derive(Debug)]
+pub struct Pool {
+    name: &'static str,
+    limit: u64,
+    used: AtomicU64,
+    peak: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a pool holds now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The pool.
+    pub name: &'static str,
+    /// Held now.
+    pub used: u64,
+    /// The most that was ever held.
+    pub peak: u64,
+    /// The bound.
+    pub limit: u64,
+    /// How often it was reached.
+    pub refused: u64,
+}
+
+/// A pool has not that much left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Everybody together holds too much of it.
+    Total(&'static str),
+    /// The one who asks does.
+    Share(&'static str),
+}
+
+impl Full {
+    /// What is exhausted.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::Total(name) | Self::Share(name) => name,
+        }
+    }
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(name: &'static str, limit: u64) -> Arc<Self> {
+        Arc::new(Self { name, limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), refused: AtomicU64::new(0) })
+    }
+
+    /// What it holds now.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            name: self.name,
+            used: self.used.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+            limit: self.limit,
+            refused: self.refused.load(Relaxed),
+        }
+    }
+
+    /// Held now.
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// How often it was reached.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Counts a refusal that another bound caused.
+    pub fn count_refusal(&self) {
+        self.refused.fetch_add(1, Relaxed);
+    }
+
+    fn add(&self, amount: u64) -> Option<()> {
+        let taken =
+            self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(amount).filter(|&sum| sum <= self.limit));
+        match taken {
+            Ok(before) => {
+                self.peak.fetch_max(before + amount, Relaxed);
+                Some(())
+            }
+            Err(_) => {
+                self.refused.fetch_add(1, Relaxed);
+                None
+            }
+        }
+    }
+
+    fn sub(&self, amount: u64) {
+        self.used.fetch_sub(amount, Relaxed);
+    }
+}
+
+/// What is held of a total and of one holder's share; given back when dropped.
+#[derive(Debug)]
+pub struct Charge {
+    total: Arc<Pool>,
+    share: Arc<Pool>,
+    amount: u64,
+}
+
+impl Charge {
+    /// Takes from both or from neither.
+    pub fn take(total: &Arc<Pool>, share: &Arc<Pool>, amount: u64) -> Result<Self, Full> {
+        share.add(amount).ok_or(Full::Share(share.name))?;
+        if total.add(amount).is_none() {
+            share.sub(amount);
+            return Err(Full::Total(total.name));
+        }
+        Ok(Self { total: Arc::clone(total), share: Arc::clone(share), amount })
+    }
+
+    /// Gives a part back, because that much is no longer held.
+    pub fn shrink(&mut self, by: u64) {
+        let by = by.min(self.amount);
+        self.total.sub(by);
+        self.share.sub(by);
+        self.amount -= by;
+    }
+
+    /// How much is held.
+    pub fn amount(&self) -> u64 {
+        self.amount
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.sub(self.amount);
+        self.share.sub(self.amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_takes_from_both_pools_or_from_neither_and_gives_back_once() {
+        let (total, share) = (Pool::new("total", 10), Pool::new("share", 4));
+        let first = Charge::take(&total, &share, 3).unwrap();
+        assert_eq!(Charge::take(&total, &share, 2).unwrap_err(), Full::Share("share"));
+        assert_eq!((total.used(), share.used()), (3, 3));
+        let other = Pool::new("other", 100);
+        assert_eq!(Charge::take(&total, &other, 8).unwrap_err(), Full::Total("total"));
+        assert_eq!((total.used(), other.used()), (3, 0));
+        drop(first);
+        assert_eq!((total.used(), share.used(), total.usage().peak), (0, 0, 3));
+        assert_eq!((share.refused(), total.refused()), (1, 1));
+    }
+
+    #[test]
+    fn a_shrunk_charge_gives_the_rest_back() {
+        let (total, share) = (Pool::new("total", 10), Pool::new("share", 10));
+        let mut charge = Charge::take(&total, &share, 8).unwrap();
+        charge.shrink(5);
+        assert_eq!((total.used(), charge.amount()), (3, 3));
+        charge.shrink(50);
+        drop(charge);
+        assert_eq!((total.used(), share.used()), (0, 0));
+    }
+}

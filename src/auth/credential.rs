@@ -1,0 +1,153 @@
+//! A credential that the running daemon knows: its record's fixed parts, its gate, what it holds, its connections.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+
+use crate::account::Pool;
+use crate::ids::{ConnectionId, CredentialId, PublicKey};
+use crate::limits::Limits;
+use crate::wire::codes::Code;
+use crate::wire::lines::Role;
+
+use super::gate::{End, Gate};
+use super::grant::Grant;
+
+/// A connection, as far as revocation needs it.
+pub trait Cut: Send + Sync {
+    /// Drops what was not sent and ends the connection, now. Never waits for the peer.
+    fn cut(&self, code: Code);
+}
+
+/// What one credential holds of each total.
+#[derive(Debug)]
+pub struct Shares {
+    /// Connections.
+    pub connections: Arc<Pool>,
+    /// Sessions.
+    pub sessions: Arc<Pool>,
+    /// Commands in queues.
+    pub queued: Arc<Pool>,
+    /// Their bytes.
+    pub queued_bytes: Arc<Pool>,
+    /// Bytes of frames being read.
+    pub inbound_bytes: Arc<Pool>,
+    /// Bytes that its peers have not read.
+    pub outbound_bytes: Arc<Pool>,
+    /// Bytes of snapshots.
+    pub snapshots: Arc<Pool>,
+    /// Waits and follows.
+    pub streams: Arc<Pool>,
+    /// Commands of its callers at producers now.
+    pub in_flight: AtomicU64,
+    /// Requests that were refused.
+    pub rejected: AtomicU64,
+}
+
+impl Shares {
+    fn new(limits: &Limits, is_default: bool) -> Self {
+        let share = |name, total| Pool::new(name, Limits::share(total, is_default));
+        Self {
+            connections: Pool::new(
+                "credential-connections",
+                Limits::share(limits.connections, is_default).min(limits.credential_connections),
+            ),
+            sessions: share("sessions", limits.sessions),
+            queued: share("queued", limits.queued),
+            queued_bytes: share("queued-bytes", limits.queued_bytes),
+            inbound_bytes: share("inbound-bytes", limits.inbound_bytes),
+            outbound_bytes: share("outbound-bytes", limits.outbound_bytes),
+            snapshots: share("snapshots-total-bytes", limits.snapshots_total_bytes),
+            streams: share("streams", limits.streams),
+            in_flight: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A credential.
+pub struct Credential {
+    /// Its record's id.
+    pub id: CredentialId,
+    /// For people.
+    pub label: String,
+    /// What it may be.
+    pub role: Role,
+    /// Its key.
+    pub public_key: PublicKey,
+    /// What it may do.
+    pub grant: Grant,
+    /// What everything of it passes.
+    pub gate: Gate,
+    /// What it holds.
+    pub shares: Shares,
+    connections: Mutex<HashMap<ConnectionId, Arc<dyn Cut>>>,
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Credential({} {})", self.id, self.role.word())
+    }
+}
+
+/// What a new credential is made of.
+pub struct Parts {
+    /// See [`Credential`].
+    pub id: CredentialId,
+    /// See [`Credential`].
+    pub label: String,
+    /// See [`Credential`].
+    pub role: Role,
+    /// See [`Credential`].
+    pub public_key: PublicKey,
+    /// See [`Credential`].
+    pub grant: Grant,
+    /// See [`Credential`].
+    pub gate: Gate,
+    /// Whether it gets whole totals.
+    pub is_default: bool,
+}
+
+impl Credential {
+    /// Without connections.
+    pub fn new(parts: Parts, limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            id: parts.id,
+            label: parts.label,
+            role: parts.role,
+            public_key: parts.public_key,
+            grant: parts.grant,
+            gate: parts.gate,
+            shares: Shares::new(limits, parts.is_default),
+            connections: Mutex::new(HashMap::new()),
+        })
+    }
+
+    /// Registers a connection for cutting. Whoever registers looks at the gate again afterwards: an end that came
+    /// before it did not see this connection.
+    pub fn connect(&self, id: ConnectionId, connection: Arc<dyn Cut>) {
+        self.connections.lock().insert(id, connection);
+    }
+
+    /// The connection has ended.
+    pub fn disconnect(&self, id: ConnectionId) {
+        self.connections.lock().remove(&id);
+    }
+
+    /// How many there are.
+    pub fn connected(&self) -> usize {
+        self.connections.lock().len()
+    }
+
+    /// Closes the gate, waits for what passed it, then ends every connection. The caller holds no permit of it.
+    pub fn end(&self, end: End) -> usize {
+        self.gate.close(end);
+        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
+        for connection in &connections {
+            connection.cut(end.code());
+        }
+        connections.len()
+    }
+}

@@ -1,0 +1,292 @@
+//! All credentials, in memory and in `credentials.json`. A change is on disk before anybody hears of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::ids::{CredentialId, Fingerprint, PublicKey};
+use crate::limits::{CREDENTIALS_MAX, LABEL_MAX_BYTES, Limits};
+use crate::store::{Dir, document};
+use crate::store::{Problem, StoreError};
+use crate::wire::codes::{Code, Refusal};
+use crate::wire::lines::Role;
+use crate::wire::selector::Selector;
+use crate::wire::text::is_plain;
+
+use super::credential::{Credential, Parts};
+use super::gate::{End, Gate};
+use super::grant::Grant;
+use super::record::{FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
+
+/// What an operator asks to enrol.
+#[derive(Debug)]
+pub struct Enrolment {
+    /// The new key.
+    pub public_key: PublicKey,
+    /// For people.
+    pub label: String,
+    /// What it may be.
+    pub role: Role,
+    /// What it may call.
+    pub scopes: ScopeList,
+    /// Which sessions exist for it.
+    pub sessions: Option<Vec<Selector>>,
+    /// Which commands it may send.
+    pub commands: Option<Vec<String>>,
+    /// When it ends.
+    pub expires: Option<jiff::Timestamp>,
+    /// Whose place as a default it takes.
+    pub replaces: Option<CredentialId>,
+}
+
+#[derive(Default)]
+struct Live {
+    by_id: HashMap<CredentialId, Arc<Credential>>,
+    by_key: HashMap<Fingerprint, Arc<Credential>>,
+}
+
+/// The set. Lock order: `records`, then `live`; neither is held while a gate closes.
+pub struct Credentials {
+    folder: Dir,
+    limits: Limits,
+    records: Mutex<Records>,
+    live: RwLock<Live>,
+}
+
+impl Credentials {
+    /// Reads the file; whatever is wrong with it ends the start.
+    pub fn load(folder: Dir, limits: &Limits) -> Result<Self, StoreError> {
+        let records: Records = document::read(&folder, FILE, MAX_BYTES, VERSION)?;
+        let mut live = Live::default();
+        for record in &records.credentials {
+            let credential = credential(record, limits).map_err(|refusal| {
+                StoreError::new(folder.path().join(FILE), Problem::Corrupt(refusal.object().message))
+            })?;
+            live.insert(credential);
+        }
+        Ok(Self { folder, limits: limits.clone(), records: Mutex::new(records), live: RwLock::new(live) })
+    }
+
+    /// The credential of a key. Of several records the one that can still be used, else the latest.
+    pub fn find(&self, key: Fingerprint) -> Option<Arc<Credential>> {
+        self.live.read().by_key.get(&key).cloned()
+    }
+
+    /// Every credential that has a connection or ever had, in no order.
+    pub fn all(&self) -> Vec<Arc<Credential>> {
+        self.live.read().by_id.values().cloned().collect()
+    }
+
+    /// Records with their live side, in order of enrolment.
+    pub fn list(&self) -> Vec<(Record, Option<Arc<Credential>>)> {
+        let records = self.records.lock();
+        let live = self.live.read();
+        records.credentials.iter().map(|r| (r.clone(), live.by_id.get(&r.credential).cloned())).collect()
+    }
+
+    /// Makes a record; with `replaces` the old default's record is revoked in the same write.
+    pub fn enroll(&self, asked: Enrolment) -> Result<CredentialId, Refusal> {
+        let now = jiff::Timestamp::now();
+        if asked.label.is_empty() || asked.label.len() > LABEL_MAX_BYTES || !is_plain(&asked.label) {
+            return Err(Refusal::invalid(format!(
+                "label takes 1 to {LABEL_MAX_BYTES} bytes without control characters"
+            )));
+        }
+        if asked.expires.is_some_and(|expires| expires <= now) {
+            return Err(Refusal::invalid("expires lies in the past"));
+        }
+        let mut records = self.records.lock();
+        let mut changed = records.clone();
+        let usable = |record: &Record| record.revoked.is_none() && record.expired.is_none();
+        if changed.credentials.iter().any(|record| record.public_key == asked.public_key && usable(record)) {
+            return Err(Code::AlreadyEnrolled.into());
+        }
+        if changed.credentials.len() >= CREDENTIALS_MAX {
+            return Err(
+                Refusal::busy("credentials").hint("stop the daemon and set old records of credentials.json aside")
+            );
+        }
+        if let Some(replaced) = asked.replaces {
+            let old = changed.credentials.iter_mut().find(|record| record.credential == replaced && record.default);
+            let Some(old) = old.filter(|old| old.role == asked.role) else {
+                return Err(Refusal::from(Code::CredentialNotFound)
+                    .message("replaces takes the id of the default credential of the same role"));
+            };
+            old.default = false;
+            old.revoked = old.revoked.or(Some(now));
+        }
+        let record = Record {
+            credential: CredentialId::random(),
+            label: asked.label,
+            role: asked.role,
+            default: asked.replaces.is_some(),
+            public_key: asked.public_key,
+            scopes: asked.scopes,
+            sessions: asked.sessions,
+            commands: asked.commands,
+            issued: now,
+            expires: asked.expires,
+            revoked: None,
+            expired: None,
+        };
+        let new = credential(&record, &self.limits)?;
+        changed.credentials.push(record);
+        self.store(&changed)?;
+        *records = changed;
+        let id = new.id;
+        self.live.write().insert(new);
+        drop(records);
+        if let Some(old) = asked.replaces.and_then(|id| self.live.read().by_id.get(&id).cloned()) {
+            old.end(End::Revoked);
+        }
+        Ok(id)
+    }
+
+    /// Ends a credential: on disk, then at its gate, then its connections. When this returns nothing of it takes effect
+    /// and no byte is written to it. The caller must hold no permit of any credential.
+    pub fn revoke(&self, id: CredentialId) -> Result<(String, usize), Refusal> {
+        let stored = self.change(id, |records, position| {
+            let target = &records.credentials[position];
+            let other_operator = records.credentials.iter().enumerate().any(|(other, record)| {
+                other != position && record.role == Role::Operator && record.revoked.is_none() && is_open(record)
+            });
+            if target.role == Role::Operator && target.revoked.is_none() && !other_operator {
+                return Err(Refusal::from(Code::LastOperator).hint("usher keys renew operator replaces it"));
+            }
+            let target = &mut records.credentials[position];
+            target.revoked = target.revoked.or(Some(jiff::Timestamp::now()));
+            Ok(())
+        });
+        // When the disk refuses, the credential is ended for this run all the same, and the refusal says so.
+        match stored {
+            Err(refusal) if refusal.code != Code::Internal => return Err(refusal),
+            _ => {}
+        }
+        let Some(credential) = self.live.read().by_id.get(&id).cloned() else {
+            return Err(Code::CredentialNotFound.into());
+        };
+        let cut = credential.end(End::Revoked);
+        stored.map_err(|refusal| {
+            let text = refusal.message.clone().unwrap_or_default();
+            refusal.message(format!("revoked until the daemon ends, but not stored: {text}"))
+        })?;
+        Ok((credential.label.clone(), cut))
+    }
+
+    /// Moves the end of a credential that has not ended.
+    pub fn renew(&self, id: CredentialId, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
+        if expires.is_some_and(|expires| expires <= jiff::Timestamp::now()) {
+            return Err(Refusal::invalid("expires lies in the past"));
+        }
+        self.change(id, |records, position| {
+            let target = &mut records.credentials[position];
+            if target.revoked.is_some() {
+                return Err(Code::Revoked.into());
+            }
+            if !is_open(target) {
+                return Err(Code::Expired.into());
+            }
+            target.expires = expires;
+            Ok(())
+        })?;
+        if let Some(credential) = self.live.read().by_id.get(&id) {
+            credential.gate.renew(expires);
+        }
+        Ok(())
+    }
+
+    /// Cuts and stores what has expired; `true` while something connected can still expire.
+    pub fn sweep(&self) -> bool {
+        let mut more = false;
+        for credential in self.all() {
+            if !credential.gate.can_expire() {
+                continue;
+            }
+            match credential.gate.end() {
+                None => more |= credential.connected() > 0,
+                Some(End::Expired) => self.expire(&credential),
+                Some(End::Revoked) => {}
+            }
+        }
+        more
+    }
+
+    /// Cuts one that was seen expired and stores that it was.
+    pub fn expire(&self, credential: &Credential) {
+        if credential.connected() > 0 {
+            credential.end(End::Expired);
+        }
+        let mut fresh = true;
+        let stored = self.change(credential.id, |records, position| {
+            let target = &mut records.credentials[position];
+            fresh = target.expired.is_none();
+            target.expired = target.expired.or(Some(jiff::Timestamp::now()));
+            Ok(())
+        });
+        match stored {
+            Ok(()) if fresh => log::info!("credential {} has expired", credential.id),
+            Ok(()) => {}
+            Err(refusal) => log::warn!("credential {} has expired: {}", credential.id, refusal.object().message),
+        }
+    }
+
+    /// Changes one record on disk, then in memory; nothing in memory when the disk refuses. An unchanged file is not written.
+    fn change(
+        &self,
+        id: CredentialId,
+        change: impl FnOnce(&mut Records, usize) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let mut records = self.records.lock();
+        let position = records.credentials.iter().position(|record| record.credential == id);
+        let position = position.ok_or(Code::CredentialNotFound)?;
+        let mut changed = records.clone();
+        change(&mut changed, position)?;
+        if changed != *records {
+            self.store(&changed)?;
+            *records = changed;
+        }
+        Ok(())
+    }
+
+    fn store(&self, records: &Records) -> Result<(), Refusal> {
+        document::write(&self.folder, FILE, MAX_BYTES, VERSION, records).map_err(|error| {
+            log::error!("{error}");
+            Refusal::from(Code::Internal).message(error.to_string())
+        })
+    }
+}
+
+impl Live {
+    fn insert(&mut self, credential: Arc<Credential>) {
+        let key = credential.public_key.fingerprint();
+        let usable = credential.gate.end().is_none();
+        let keep = self.by_key.get(&key).is_some_and(|known| known.gate.end().is_none() && !usable);
+        if !keep {
+            self.by_key.insert(key, Arc::clone(&credential));
+        }
+        self.by_id.insert(credential.id, credential);
+    }
+}
+
+fn is_open(record: &Record) -> bool {
+    record.expired.is_none() && record.expires.is_none_or(|expires| expires > jiff::Timestamp::now())
+}
+
+fn credential(record: &Record, limits: &Limits) -> Result<Arc<Credential>, Refusal> {
+    let end = match (record.revoked, record.expired) {
+        (Some(_), _) => Some(End::Revoked),
+        (None, Some(_)) => Some(End::Expired),
+        (None, None) => None,
+    };
+    let parts = Parts {
+        id: record.credential,
+        label: record.label.clone(),
+        role: record.role,
+        public_key: record.public_key,
+        grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
+        gate: Gate::new(end, record.expires),
+        is_default: record.default,
+    };
+    Ok(Credential::new(parts, limits))
+}

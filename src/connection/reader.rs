@@ -1,0 +1,254 @@
+//! Reads lines, then sealed frames, from a blocking socket. Every length is compared before anything is allocated, and
+//! everything that has begun has a deadline.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::account::{Charge, Pool};
+use crate::limits::{FRAME_LENGTH_BYTES, HELLO_LINE_MAX_BYTES};
+use crate::wire::frame::{self, Opener};
+
+/// What a connection keeps while nothing comes.
+const KEPT_BYTES: usize = HELLO_LINE_MAX_BYTES;
+
+/// Why reading is over. The words go into the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// End of the stream between two messages.
+    Eof,
+    /// End of the stream within one.
+    Torn,
+    /// A deadline passed.
+    Late,
+    /// A line without end.
+    LineTooLong,
+    /// N is out of its bounds.
+    FrameLength,
+    /// A frame that does not open.
+    Seal,
+    /// No room among all frames being read.
+    NoRoom,
+    /// The socket failed.
+    Failed,
+}
+
+impl Ended {
+    /// For the log and for `closing`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Eof => "end of stream",
+            Self::Torn => "end of stream within a message",
+            Self::Late => "deadline passed",
+            Self::LineTooLong => "line too long",
+            Self::FrameLength => "frame length out of bounds",
+            Self::Seal => "frame does not open",
+            Self::NoRoom => "no room for the frame",
+            Self::Failed => "socket failed",
+        }
+    }
+}
+
+/// Who pays for large frames.
+pub struct Budget {
+    /// All frames being read.
+    pub total: Arc<Pool>,
+    /// Those of one credential.
+    pub share: Arc<Pool>,
+}
+
+/// The reading side of one connection.
+pub struct Reader {
+    socket: Arc<UnixStream>,
+    buffer: Vec<u8>,
+    filled: usize,
+    consumed: usize,
+    timeout: Option<Duration>,
+    charge: Option<Charge>,
+}
+
+impl Reader {
+    /// At the connection's first byte.
+    pub fn new(socket: Arc<UnixStream>) -> Self {
+        Self { socket, buffer: vec![0; KEPT_BYTES], filled: 0, consumed: 0, timeout: None, charge: None }
+    }
+
+    /// The next line with its LF.
+    pub fn line(&mut self, deadline: Instant) -> Result<Vec<u8>, Ended> {
+        self.compact();
+        let mut seen = 0;
+        loop {
+            if let Some(end) = self.buffer[seen..self.filled].iter().position(|&byte| byte == b'\n') {
+                let end = seen + end + 1;
+                self.consumed = end;
+                return Ok(self.buffer[..end].to_vec());
+            }
+            seen = self.filled;
+            if self.filled >= HELLO_LINE_MAX_BYTES {
+                return Err(Ended::LineTooLong);
+            }
+            self.fill(Some(deadline))?;
+        }
+    }
+
+    /// Whether bytes are here that belong to nothing read so far.
+    pub fn has_more(&self) -> bool {
+        self.filled > self.consumed
+    }
+
+    /// The next frame, opened. Waits for its first byte without end, for the rest of it at most `within`.
+    pub fn frame(&mut self, opener: &mut Opener, within: Duration, budget: &Budget) -> Result<&[u8], Ended> {
+        self.compact();
+        let mut deadline = None;
+        while self.filled < FRAME_LENGTH_BYTES {
+            if self.filled > 0 {
+                deadline.get_or_insert_with(|| Instant::now() + within);
+            }
+            self.fill(deadline)?;
+        }
+        let prefix = [self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]];
+        let end = FRAME_LENGTH_BYTES + frame::length(prefix).map_err(|_| Ended::FrameLength)?;
+        if end > self.buffer.len() {
+            let more = (end - KEPT_BYTES) as u64;
+            self.charge = Some(Charge::take(&budget.total, &budget.share, more).map_err(|_| Ended::NoRoom)?);
+            self.buffer.resize(end, 0);
+        }
+        while self.filled < end {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
+            self.fill(Some(deadline))?;
+        }
+        self.consumed = end;
+        opener.open(&mut self.buffer[FRAME_LENGTH_BYTES..end]).map(|plaintext| &*plaintext).map_err(|_| Ended::Seal)
+    }
+
+    /// Drops what was consumed, and what a large frame had taken.
+    fn compact(&mut self) {
+        if self.consumed > 0 {
+            self.buffer.copy_within(self.consumed..self.filled, 0);
+            self.filled -= self.consumed;
+            self.consumed = 0;
+        }
+        if self.charge.is_some() && self.filled <= KEPT_BYTES {
+            self.buffer.truncate(KEPT_BYTES);
+            self.buffer.shrink_to_fit();
+            self.charge = None;
+        }
+    }
+
+    fn fill(&mut self, deadline: Option<Instant>) -> Result<(), Ended> {
+        loop {
+            let timeout = match deadline {
+                None => None,
+                Some(deadline) => match deadline.saturating_duration_since(Instant::now()) {
+                    Duration::ZERO => return Err(Ended::Late),
+                    left => Some(left),
+                },
+            };
+            if timeout.is_some() || self.timeout.is_some() {
+                self.socket.set_read_timeout(timeout).map_err(|_| Ended::Failed)?;
+                self.timeout = timeout;
+            }
+            match (&*self.socket).read(&mut self.buffer[self.filled..]) {
+                Ok(0) if self.filled == 0 => return Err(Ended::Eof),
+                Ok(0) => return Err(Ended::Torn),
+                Ok(count) => {
+                    self.filled += count;
+                    return Ok(());
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(Ended::Late),
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => return Err(Ended::Eof),
+                    _ => return Err(Ended::Failed),
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::wire::frame::{Sealer, begin};
+
+    fn budget(bytes: u64) -> Budget {
+        Budget { total: Pool::new("total", bytes), share: Pool::new("share", bytes) }
+    }
+
+    fn frame(sealer: &mut Sealer, size: usize) -> Vec<u8> {
+        let mut frame = begin(size);
+        frame.resize(4 + size, b'x');
+        sealer.seal(frame).unwrap()
+    }
+
+    #[test]
+    fn lines_and_frames_that_arrive_in_pieces_or_together_are_read_one_by_one() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut sealer = Sealer::new(&[1; 32]).unwrap();
+        let mut sent = b"one\ntwo\n".to_vec();
+        sent.extend(frame(&mut sealer, 10));
+        sent.extend(frame(&mut sealer, 100_000));
+        sent.extend(frame(&mut sealer, 1));
+        let writer = crate::threads::spawn("test", move || {
+            for piece in sent.chunks(4_999) {
+                theirs.write_all(piece).unwrap();
+            }
+        })
+        .unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        assert_eq!(reader.line(deadline), Ok(b"one\n".to_vec()));
+        assert_eq!(reader.line(deadline), Ok(b"two\n".to_vec()));
+        let (mut opener, within) = (Opener::new(&[1; 32]).unwrap(), Duration::from_secs(10));
+        let budget = budget(200_000);
+        for size in [10, 100_000, 1] {
+            assert_eq!(reader.frame(&mut opener, within, &budget).unwrap().len(), size);
+        }
+        assert_eq!(budget.total.used(), 0, "a large frame is given back when the next one is read");
+        assert_eq!(reader.frame(&mut opener, within, &budget).unwrap_err(), Ended::Eof);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn a_line_without_end_a_late_line_and_a_torn_one_are_told_apart() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[b'x'; HELLO_LINE_MAX_BYTES]).unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        assert_eq!(reader.line(Instant::now() + Duration::from_secs(5)), Err(Ended::LineTooLong));
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"half").unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        assert_eq!(reader.line(Instant::now() + Duration::from_millis(20)), Err(Ended::Late));
+        drop(theirs);
+        assert_eq!(reader.line(Instant::now() + Duration::from_secs(5)), Err(Ended::Torn));
+    }
+
+    #[test]
+    fn a_frame_that_is_too_large_or_has_no_room_is_refused_before_it_is_allocated() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        let mut opener = Opener::new(&[1; 32]).unwrap();
+        let within = Duration::from_secs(5);
+        assert_eq!(reader.frame(&mut opener, within, &budget(1 << 30)).unwrap_err(), Ended::FrameLength);
+        assert_eq!(reader.buffer.len(), KEPT_BYTES);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&1_000_000_u32.to_be_bytes()).unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        assert_eq!(reader.frame(&mut opener, within, &budget(1_000)).unwrap_err(), Ended::NoRoom);
+        assert_eq!(reader.buffer.len(), KEPT_BYTES);
+    }
+
+    #[test]
+    fn a_frame_that_has_begun_has_a_deadline() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[0, 0, 0, 100, 1, 2]).unwrap();
+        let mut reader = Reader::new(Arc::new(ours));
+        let mut opener = Opener::new(&[1; 32]).unwrap();
+        let ended = reader.frame(&mut opener, Duration::from_millis(20), &budget(1_000)).unwrap_err();
+        assert_eq!(ended, Ended::Late);
+    }
+}

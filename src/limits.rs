@@ -1,0 +1,186 @@
+//! Every bound of the daemon and of its clients, each with what it protects and why it has this value.
+//!
+//! Constants belong to the protocol and never move; what stands in [`Limits`] is a ceiling that
+//! `usherd --limit NAME=N` can only lower.
+
+/// The lowest protocol we speak (0, the frozen one for operators, stands outside the range).
+pub const PROTOCOL_MIN: u16 = 1;
+/// The highest protocol we speak.
+pub const PROTOCOL_MAX: u16 = 1;
+
+/// A line of the handshake with its LF: a hello with every scope there is takes a quarter of it.
+pub const HELLO_LINE_MAX_BYTES: usize = 4_096;
+/// N of a sealed frame: the largest payload (a result) and the largest header, with room.
+pub const FRAME_MAX_BYTES: usize = 9 * 1024 * 1024;
+/// The tag of AES-256-GCM.
+pub const FRAME_TAG_BYTES: usize = 16;
+/// The length in front of a frame.
+pub const FRAME_LENGTH_BYTES: usize = 4;
+/// A message's header: labels, commands and info at their own limits fit twice.
+pub const HEADER_MAX_BYTES: usize = 65_536;
+/// Requests that one peer may have open on a connection: bounds the lane entries a caller can hold.
+pub const OPEN_REQUESTS_MAX: usize = 128;
+
+/// A title, a description, a terminal's name: fits a line of a table.
+pub const TITLE_MAX_BYTES: usize = 256;
+/// A path, as the kernel bounds it.
+pub const PATH_MAX_BYTES: usize = 4_096;
+/// All labels of a session together.
+pub const LABELS_MAX_BYTES: usize = 4_096;
+/// A label's key, a command's name.
+pub const NAME_MAX_BYTES: usize = 64;
+/// Commands of a session.
+pub const COMMANDS_MAX: usize = 64;
+/// Runtimes of a session.
+pub const RUNTIMES_MAX: usize = 16;
+/// All runtimes of a session, as text.
+pub const RUNTIMES_MAX_BYTES: usize = 16 * 1024;
+/// `info` of a session, as text.
+pub const INFO_MAX_BYTES: usize = 4_096;
+/// Commands a producer may ask to have at once.
+pub const IN_FLIGHT_MAX: u32 = 64;
+/// A failure's text that a producer gives for the caller.
+pub const FAILURE_MAX_BYTES: usize = 4_096;
+/// A credential's label.
+pub const LABEL_MAX_BYTES: usize = 64;
+/// Session selectors or command names of one grant.
+pub const GRANT_LIST_MAX: usize = 64;
+/// Records in `credentials.json`, the ended ones too.
+pub const CREDENTIALS_MAX: usize = 4_096;
+/// A list of ours, in one answer.
+pub const PAGE_MAX_BYTES: usize = 1024 * 1024;
+/// A session prefix in a selector: shorter ones are mistakes.
+pub const SESSION_PREFIX_MIN: usize = 4;
+/// Nesting of JSON that we read or write anew.
+pub const JSON_DEPTH_MAX: usize = 128;
+
+/// A session's heartbeat.
+pub const HEARTBEAT_MS: u64 = 10_000;
+/// A command's deadline when the caller names none.
+pub const DEADLINE_DEFAULT_MS: u64 = 15_000;
+/// The longest deadline: what takes longer is a task.
+pub const DEADLINE_MAX_MS: u64 = 300_000;
+/// How long the CLI waits for a daemon it has started.
+pub const START_MS: u64 = 3_000;
+/// How long the CLI waits for a hello's end.
+pub const HELLO_CLIENT_MS: u64 = 5_000;
+
+const _: () = assert!(FRAME_MAX_BYTES > 8 * 1024 * 1024 + HEADER_MAX_BYTES + FRAME_TAG_BYTES);
+const _: () = assert!(HEADER_MAX_BYTES > 2 * (LABELS_MAX_BYTES + RUNTIMES_MAX_BYTES + INFO_MAX_BYTES));
+const _: () = assert!(DEADLINE_DEFAULT_MS < DEADLINE_MAX_MS);
+const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX);
+
+macro_rules! limits {
+    ($($(#[doc = $doc:literal])+ $field:ident = $name:literal : $value:expr;)+) => {
+        /// What one daemon holds at most. Made by [`Limits::default`], lowered by [`Limits::lower`].
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Limits {
+            $($(#[doc = $doc])+ pub $field: u64,)+
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($field: $value,)+ }
+            }
+        }
+
+        impl Limits {
+            /// Lowers one limit by its name. Raising is refused: the defaults are what the design was measured at.
+            pub fn lower(&mut self, name: &str, value: u64) -> Result<(), String> {
+                let field = match name {
+                    $($name => &mut self.$field,)+
+                    _ => return Err(format!("no limit is called {name}; usherd --help lists them")),
+                };
+                if value == 0 || value > *field {
+                    return Err(format!("limit {name} must be from 1 to {field}: limits can only be lowered"));
+                }
+                *field = value;
+                Ok(())
+            }
+
+            /// Name, default and reason of each limit, for the manual and `--help`.
+            pub fn table() -> Vec<(&'static str, u64, &'static str)> {
+                vec![$(($name, $value, concat!($($doc),+).trim_ascii()),)+]
+            }
+        }
+    };
+}
+
+limits! {
+    /// connections at once: a thread and two descriptors each
+    connections = "connections": 1_280;
+    /// of them, kept for operators: who must revoke or stop gets in when all others are taken
+    operator_connections = "operator-connections": 8;
+    /// connections that have not finished their hello: strangers can hold no more
+    unfinished_hellos = "unfinished-hellos": 64;
+    /// connections of one default credential
+    credential_connections = "credential-connections": 1_024;
+    /// registered sessions
+    sessions = "sessions": 1_024;
+    /// ms for a connection's first line
+    first_line_ms = "first-line-ms": 1_000;
+    /// ms for the whole hello
+    hello_ms = "hello-ms": 5_000;
+    /// ms for a frame once begun
+    frame_ms = "frame-ms": 10_000;
+    /// bytes of a command's input
+    input_bytes = "input-bytes": 1024 * 1024;
+    /// bytes of a command's result
+    result_bytes = "result-bytes": 8 * 1024 * 1024;
+    /// bytes of one snapshot
+    snapshot_bytes = "snapshot-bytes": 4 * 1024 * 1024;
+    /// bytes of all snapshots
+    snapshots_total_bytes = "snapshots-total-bytes": 256 * 1024 * 1024;
+    /// commands queued for one session
+    session_queued = "session-queued": 64;
+    /// commands queued in all
+    queued = "queued": 1_024;
+    /// bytes of all queued commands
+    queued_bytes = "queued-bytes": 64 * 1024 * 1024;
+    /// bytes of all frames being read
+    inbound_bytes = "inbound-bytes": 64 * 1024 * 1024;
+    /// bytes that one peer has not read yet
+    peer_outbound_bytes = "peer-outbound-bytes": 20 * 1024 * 1024;
+    /// bytes that all peers have not read yet
+    outbound_bytes = "outbound-bytes": 64 * 1024 * 1024;
+    /// callers waiting for a session, or following
+    streams = "streams": 128;
+    /// ms without a word after which a session is shown stale
+    stale_ms = "stale-ms": 45_000;
+    /// ms without a word after which a session is removed
+    gone_ms = "gone-ms": 120_000;
+    /// ms after its deadline for which a command still holds its place at the producer
+    settle_ms = "settle-ms": 5_000;
+    /// ms that pending commands get at shutdown, and then the last frames
+    shutdown_ms = "shutdown-ms": 5_000;
+}
+
+impl Limits {
+    /// The share of a total that a credential gets: all of it for a default one, a quarter for any other.
+    pub fn share(total: u64, is_default: bool) -> u64 {
+        if is_default { total } else { (total / 4).max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_can_be_lowered_and_never_raised() {
+        let mut limits = Limits::default();
+        assert_eq!(limits.lower("sessions", 10), Ok(()));
+        assert_eq!(limits.sessions, 10);
+        assert!(limits.lower("sessions", 11).is_err());
+        assert!(limits.lower("sessions", 0).is_err());
+        assert!(limits.lower("no-such", 1).is_err());
+    }
+
+    #[test]
+    fn a_frame_holds_every_payload_with_its_header() {
+        let limits = Limits::default();
+        for payload in [limits.input_bytes, limits.result_bytes, limits.snapshot_bytes] {
+            assert!(payload + HEADER_MAX_BYTES as u64 + 17 <= FRAME_MAX_BYTES as u64);
+        }
+    }
+}

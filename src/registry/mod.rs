@@ -1,0 +1,208 @@
+//! The one owner of sessions: a thread that applies what workers report and publishes the directory.
+//!
+//! Workers may wait for it; it never waits for a worker: it answers over channels with room for the answer and writes to
+//! peers without blocking. What it applies it admits again, and holds the permit until the directory shows it.
+
+pub mod report;
+mod table;
+mod waiters;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+
+use crate::account::{Charge, Full, Pool};
+use crate::auth::gate::Authority;
+use crate::ids::{ConnectionId, SessionId};
+use crate::limits::Limits;
+use crate::route::clock::Clock;
+use crate::route::directory::{Directory, Session, Snapshot};
+use crate::route::lane::{Lane, LaneBounds};
+use crate::route::peer::Peer;
+use crate::wire::codes::{Code, Refusal};
+use crate::wire::methods::Method;
+use crate::wire::rows::Facts;
+
+use report::{Report, Stop, StopReason, Update};
+use table::Table;
+use waiters::Waiters;
+
+/// The registry's state; [`Registry::run`] is its thread.
+pub struct Registry {
+    table: Table,
+    waiters: Waiters,
+    directory: Arc<Directory>,
+    bounds: Arc<LaneBounds>,
+    clock: Arc<Clock>,
+    stop: Stop,
+    totals: Totals,
+    stale: Duration,
+    gone: Duration,
+}
+
+/// The totals that the registry charges.
+pub struct Totals {
+    /// Sessions.
+    pub sessions: Arc<Pool>,
+    /// Bytes of snapshots.
+    pub snapshots: Arc<Pool>,
+    /// Waits.
+    pub streams: Arc<Pool>,
+}
+
+impl Registry {
+    /// Empty.
+    pub fn new(
+        limits: &Limits,
+        totals: Totals,
+        directory: Arc<Directory>,
+        bounds: Arc<LaneBounds>,
+        clock: Arc<Clock>,
+        stop: Stop,
+    ) -> Self {
+        Self {
+            table: Table::default(),
+            waiters: Waiters::default(),
+            directory,
+            bounds,
+            clock,
+            stop,
+            totals,
+            stale: Duration::from_millis(limits.stale_ms),
+            gone: Duration::from_millis(limits.gone_ms),
+        }
+    }
+
+    /// Applies reports until every sender is gone.
+    pub fn run(mut self, reports: &Receiver<Report>) {
+        for report in reports {
+            self.apply(report);
+        }
+        self.waiters.end(Code::ShuttingDown);
+    }
+
+    fn apply(&mut self, report: Report) {
+        match report {
+            Report::Register(register) => {
+                let answer = self.register(register.peer, register.id, register.facts, register.snapshot);
+                if let Ok(session) = &answer {
+                    self.waiters.look(&self.directory, Some(session));
+                }
+                let _worker_gone = register.reply.send(answer);
+            }
+            Report::Update(Update { peer, session, facts, snapshot, reply }) => {
+                let answer = self.update(&peer, &session, facts, snapshot);
+                if answer.is_ok() {
+                    self.waiters.look(&self.directory, Some(&session));
+                }
+                let _worker_gone = reply.send(answer);
+            }
+            Report::Gone { session, connection } => self.remove(session, connection),
+            Report::Wait(wait) => {
+                self.clock.alarm(wait.deadline);
+                self.waiters.add(wait, &self.totals.streams, &self.directory);
+            }
+            Report::CancelWait { connection, request } => self.waiters.cancel(connection, request),
+            Report::Tick => self.tick(Instant::now()),
+            Report::Drain => {
+                self.table.drain();
+                self.leave_if_drained();
+            }
+            Report::Stop { force, reply } => {
+                let sessions = self.directory.all();
+                let answer = if force || sessions.is_empty() {
+                    self.table.drain();
+                    Ok(sessions.len() as u64)
+                } else {
+                    let named = sessions.iter().take(20).map(|session| session.candidate()).collect();
+                    let text = format!("{} sessions are registered", sessions.len());
+                    Err(Refusal { sessions: named, ..Code::SessionsLive.into() }
+                        .message(text)
+                        .hint("end them, or usher stop --force"))
+                };
+                let _worker_gone = reply.send(answer);
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        peer: Arc<Peer>,
+        id: SessionId,
+        facts: Facts,
+        snapshot: Option<Vec<u8>>,
+    ) -> Result<Arc<Session>, Refusal> {
+        let producer = Arc::clone(&peer);
+        let _permit = producer.authority().admit(Method::SessionRegister)?;
+        if !producer.authority().credential().grant.selects(id, &facts) {
+            return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
+        }
+        let shares = &producer.authority().credential().shares;
+        let charge = Charge::take(&self.totals.sessions, &shares.sessions, 1).map_err(busy)?;
+        let snapshot = self.keep(producer.authority(), snapshot)?;
+        let order = self.table.admit(id, producer.id())?;
+        let lane = Lane::new(id, peer, facts.max_in_flight, Arc::clone(&self.bounds), Arc::clone(&self.clock));
+        let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
+        self.directory.insert(Arc::clone(&session));
+        self.clock.alarm(Instant::now() + self.gone);
+        Ok(session)
+    }
+
+    fn update(&self, peer: &Peer, session: &Session, facts: Facts, snapshot: Option<Vec<u8>>) -> Result<(), Refusal> {
+        let _permit = peer.authority().admit(Method::SessionUpdate)?;
+        if !self.table.owns(session.id, peer.id()) {
+            return Err(Code::NotRegistered.into());
+        }
+        if !peer.authority().credential().grant.selects(session.id, &facts) {
+            return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
+        }
+        let snapshot = self.keep(peer.authority(), snapshot)?;
+        session.publish(Arc::new(facts), snapshot);
+        Ok(())
+    }
+
+    fn keep(&self, authority: &Authority, snapshot: Option<Vec<u8>>) -> Result<Option<Snapshot>, Refusal> {
+        let Some(bytes) = snapshot else { return Ok(None) };
+        let shares = &authority.credential().shares;
+        let charge = Charge::take(&self.totals.snapshots, &shares.snapshots, bytes.len() as u64).map_err(busy)?;
+        Ok(Some(Snapshot { bytes, _charge: charge }))
+    }
+
+    fn remove(&mut self, id: SessionId, connection: ConnectionId) {
+        if self.table.remove(id, connection) {
+            if let Some(session) = self.directory.remove(id) {
+                session.lane.end(Code::SessionLost);
+            }
+            self.leave_if_drained();
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.waiters.expire(now);
+        let mut next = self.waiters.next();
+        for session in self.directory.all() {
+            let due = session.last_seen() + self.gone;
+            if due <= now {
+                log::info!("session {} was not heard for {} s: removed", session.id, self.gone.as_secs());
+                self.remove(session.id, session.lane.producer().id());
+            } else {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            }
+        }
+        if let Some(next) = next {
+            self.clock.alarm(next);
+        }
+    }
+
+    fn leave_if_drained(&self) {
+        if self.table.is_drained() {
+            self.stop.request(StopReason::Drained);
+        }
+    }
+}
+
+/// A full pool, as it is told to a peer.
+pub fn busy(full: Full) -> Refusal {
+    Refusal::busy(full.resource())
+}

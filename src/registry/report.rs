@@ -1,0 +1,129 @@
+//! What workers tell the registry, and how the daemon is told to end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+
+use crate::ids::{ConnectionId, SessionId};
+use crate::route::directory::Session;
+use crate::route::peer::Peer;
+use crate::wire::codes::Refusal;
+use crate::wire::rows::Facts;
+use crate::wire::selector::Selector;
+use crate::wire::transcript::Hash;
+
+/// Something happened on a connection.
+pub enum Report {
+    /// A producer brings a session.
+    Register(Register),
+    /// A producer changes its session.
+    Update(Update),
+    /// A session's connection has ended, or it was taken back. Only its owner's report counts.
+    Gone {
+        /// The session.
+        session: SessionId,
+        /// Who owned it.
+        connection: ConnectionId,
+    },
+    /// A caller waits for a session.
+    Wait(Wait),
+    /// It no longer does.
+    CancelWait {
+        /// Who.
+        connection: ConnectionId,
+        /// Its request.
+        request: u64,
+    },
+    /// The clock rang.
+    Tick,
+    /// No new sessions; end with the last one.
+    Drain,
+    /// May the daemon end? With sessions only by force.
+    Stop {
+        /// Even with sessions.
+        force: bool,
+        /// How many there are.
+        reply: Sender<Result<u64, Refusal>>,
+    },
+}
+
+/// See [`Report::Register`].
+pub struct Register {
+    /// The producer.
+    pub peer: Arc<Peer>,
+    /// Its session's id.
+    pub id: SessionId,
+    /// What it reports.
+    pub facts: Facts,
+    /// Its first state.
+    pub snapshot: Option<Vec<u8>>,
+    /// Gets the session.
+    pub reply: Sender<Result<Arc<Session>, Refusal>>,
+}
+
+/// See [`Report::Update`].
+pub struct Update {
+    /// The producer.
+    pub peer: Arc<Peer>,
+    /// Its session.
+    pub session: Arc<Session>,
+    /// All facts, the changed ones with the others.
+    pub facts: Facts,
+    /// A new state.
+    pub snapshot: Option<Vec<u8>>,
+    /// Whether it was taken.
+    pub reply: Sender<Result<(), Refusal>>,
+}
+
+/// See [`Report::Wait`].
+pub struct Wait {
+    /// The caller.
+    pub peer: Arc<Peer>,
+    /// Its request.
+    pub request: u64,
+    /// Digest of the request where a receipt is asked for.
+    pub receipt: Option<Hash>,
+    /// Which session.
+    pub selector: Selector,
+    /// Until when.
+    pub deadline: Instant,
+}
+
+/// Why the daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// SIGTERM or SIGINT.
+    Signal(i32),
+    /// An operator said so.
+    Asked,
+    /// It was drained and the last session has ended.
+    Drained,
+}
+
+impl StopReason {
+    /// The word that peers are told.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Signal(_) => "signal",
+            Self::Asked => "stop",
+            Self::Drained => "drained",
+        }
+    }
+}
+
+/// Whoever holds it can end the daemon, once.
+#[derive(Clone)]
+pub struct Stop(Sender<StopReason>);
+
+impl Stop {
+    /// Over a channel with one place.
+    pub fn new(to: Sender<StopReason>) -> Self {
+        Self(to)
+    }
+
+    /// Asks the daemon to end. Asking twice is asking once.
+    pub fn request(&self, reason: StopReason) {
+        let _asked_already = self.0.try_send(reason);
+    }
+}

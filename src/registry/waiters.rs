@@ -1,0 +1,117 @@
+//! Callers that wait for a session to appear.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::account::{Charge, Pool};
+use crate::ids::ConnectionId;
+use crate::route::directory::{Directory, Session};
+use crate::wire::codes::{Code, Refusal};
+use crate::wire::methods::Method;
+use crate::wire::rows::Row;
+
+use super::busy;
+use super::report::Wait;
+
+struct Waiter {
+    wait: Wait,
+    _charge: Charge,
+}
+
+/// Those who wait.
+#[derive(Default)]
+pub struct Waiters(Vec<Waiter>);
+
+#[derive(Serialize)]
+struct Found {
+    session: Row,
+}
+
+impl Waiters {
+    /// Answers at once, or keeps the wait.
+    pub fn add(&mut self, wait: Wait, streams: &Arc<Pool>, directory: &Directory) {
+        let shares = &wait.peer.authority().credential().shares;
+        match Charge::take(streams, &shares.streams, 1) {
+            Ok(charge) => self.0.push(Waiter { wait, _charge: charge }),
+            Err(full) => refuse(&wait, &busy(full)),
+        }
+        self.look(directory, None);
+    }
+
+    /// Answers those whose session is there now; with `changed` only that one can be new.
+    pub fn look(&mut self, directory: &Directory, changed: Option<&Arc<Session>>) {
+        self.0.retain(|waiter| {
+            let wait = &waiter.wait;
+            if changed.is_some_and(|session| {
+                !directory
+                    .select(&wait.selector, wait.peer.authority(), session.order)
+                    .iter()
+                    .any(|found| found.id == session.id)
+            }) {
+                return true;
+            }
+            match directory.resolve(&wait.selector, wait.peer.authority()) {
+                Ok(session) => {
+                    answer(wait, session.row());
+                    false
+                }
+                Err(refusal) if refusal.code == Code::SessionNotFound => true,
+                Err(refusal) => {
+                    refuse(wait, &refusal);
+                    false
+                }
+            }
+        });
+    }
+
+    /// Tells those whose deadline has passed.
+    pub fn expire(&mut self, now: Instant) {
+        self.0.retain(|Waiter { wait, .. }| {
+            let due = wait.deadline <= now;
+            if due {
+                refuse(wait, &Refusal::from(Code::Timeout).message("no session matched before the deadline"));
+            }
+            !due
+        });
+    }
+
+    /// The next deadline.
+    pub fn next(&self) -> Option<Instant> {
+        self.0.iter().map(|waiter| waiter.wait.deadline).min()
+    }
+
+    /// One no longer waits.
+    pub fn cancel(&mut self, connection: ConnectionId, request: u64) {
+        self.0.retain(|Waiter { wait, .. }| {
+            let it = wait.peer.id() == connection && wait.request == request;
+            if it {
+                refuse(wait, &Code::Cancelled.into());
+            }
+            !it
+        });
+    }
+
+    /// Nobody waits any more.
+    pub fn end(&mut self, code: Code) {
+        for Waiter { wait, .. } in self.0.drain(..) {
+            refuse(&wait, &code.into());
+        }
+    }
+}
+
+fn answer(wait: &Wait, session: Row) {
+    match wait.peer.authority().admit(Method::SessionWait) {
+        Ok(_permit) if wait.peer.settle(wait.request) => {
+            let _gone = wait.peer.answer(wait.request, &Found { session }, None, wait.receipt);
+        }
+        _ => {}
+    }
+}
+
+fn refuse(wait: &Wait, refusal: &Refusal) {
+    if wait.peer.settle(wait.request) {
+        let _gone = wait.peer.refuse(wait.request, refusal);
+    }
+}

@@ -1,0 +1,205 @@
+//! Where each session is: what the registry publishes and workers read to route. Only the registry writes it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+
+use crate::account::Charge;
+use crate::auth::gate::Authority;
+use crate::auth::selection;
+use crate::ids::SessionId;
+use crate::wire::codes::{Candidate, Code, Refusal};
+use crate::wire::rows::{Facts, Row, State};
+use crate::wire::selector::Selector;
+
+use super::lane::{Lane, millis};
+
+/// The latest state of a session, opaque.
+pub struct Snapshot {
+    /// One JSON text, unread.
+    pub bytes: Vec<u8>,
+    /// What it holds.
+    pub _charge: Charge,
+}
+
+/// A registered program.
+pub struct Session {
+    /// Its id.
+    pub id: SessionId,
+    /// Its place in the order of registration.
+    pub order: u64,
+    /// Its commands.
+    pub lane: Arc<Lane>,
+    registered: jiff::Timestamp,
+    facts: RwLock<Arc<Facts>>,
+    snapshot: RwLock<Option<Arc<Snapshot>>>,
+    start: Instant,
+    last_seen_ms: AtomicU64,
+    stale: Duration,
+    _charge: Charge,
+}
+
+impl Session {
+    /// Just registered, just heard.
+    pub fn new(
+        id: SessionId,
+        order: u64,
+        lane: Arc<Lane>,
+        facts: Arc<Facts>,
+        snapshot: Option<Snapshot>,
+        stale: Duration,
+        charge: Charge,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            order,
+            lane,
+            registered: jiff::Timestamp::now(),
+            facts: RwLock::new(facts),
+            snapshot: RwLock::new(snapshot.map(Arc::new)),
+            start: Instant::now(),
+            last_seen_ms: AtomicU64::new(0),
+            stale,
+            _charge: charge,
+        })
+    }
+
+    /// What its producer last reported.
+    pub fn facts(&self) -> Arc<Facts> {
+        Arc::clone(&self.facts.read())
+    }
+
+    /// Its latest snapshot.
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.snapshot.read().clone()
+    }
+
+    /// The registry publishes an update.
+    pub fn publish(&self, facts: Arc<Facts>, snapshot: Option<Snapshot>) {
+        *self.facts.write() = facts;
+        if let Some(snapshot) = snapshot {
+            *self.snapshot.write() = Some(Arc::new(snapshot));
+        }
+    }
+
+    /// Its producer was heard.
+    pub fn seen(&self) {
+        self.last_seen_ms.store(millis(self.start.elapsed()), Relaxed);
+    }
+
+    /// When its producer was last heard.
+    pub fn last_seen(&self) -> Instant {
+        self.start + Duration::from_millis(self.last_seen_ms.load(Relaxed))
+    }
+
+    /// As a list shows it.
+    pub fn row(&self) -> Row {
+        let facts = self.facts();
+        let silent = self.last_seen().elapsed();
+        Row {
+            session_id: self.id,
+            title: facts.title.clone(),
+            cwd: facts.cwd.clone(),
+            repo_root: facts.repo_root.clone(),
+            pid: facts.pid,
+            started: facts.started,
+            terminal: facts.terminal.clone(),
+            labels: facts.labels.clone(),
+            commands: facts.commands.clone(),
+            runtimes: facts.runtimes.clone(),
+            max_in_flight: facts.max_in_flight,
+            info: facts.info.clone(),
+            registered: format!("{:.0}", self.registered),
+            state: if silent < self.stale { State::Live } else { State::Stale },
+            last_seen_ms: millis(silent),
+            pending: self.lane.pending(),
+        }
+    }
+
+    /// As an error names it.
+    pub fn candidate(&self) -> Candidate {
+        let facts = self.facts();
+        Candidate { session_id: self.id, title: facts.title.clone(), cwd: facts.cwd.clone() }
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    by_id: HashMap<SessionId, Arc<Session>>,
+    by_order: BTreeMap<u64, Arc<Session>>,
+}
+
+/// All sessions.
+#[derive(Default)]
+pub struct Directory {
+    inner: RwLock<Inner>,
+}
+
+impl Directory {
+    /// The registry publishes a session.
+    pub fn insert(&self, session: Arc<Session>) {
+        let mut inner = self.inner.write();
+        inner.by_order.insert(session.order, Arc::clone(&session));
+        inner.by_id.insert(session.id, session);
+    }
+
+    /// The registry takes one back.
+    pub fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
+        let mut inner = self.inner.write();
+        let session = inner.by_id.remove(&id)?;
+        inner.by_order.remove(&session.order);
+        Some(session)
+    }
+
+    /// Everybody, in order of registration.
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.inner.read().by_order.values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.inner.read().by_id.len()
+    }
+
+    /// Those that the selector means and that exist for the peer, in order of registration, from `from` on.
+    pub fn select(&self, selector: &Selector, authority: &Authority, from: u64) -> Vec<Arc<Session>> {
+        if let Some(id) = selector.session.as_ref().and_then(|text| text.parse::<SessionId>().ok()) {
+            let session = self.inner.read().by_id.get(&id).cloned();
+            return session
+                .into_iter()
+                .filter(|session| session.order >= from && is_meant(session, selector, authority))
+                .collect();
+        }
+        let candidates: Vec<_> =
+            self.inner.read().by_order.range(from..).map(|(_, session)| Arc::clone(session)).collect();
+        let mut found: Vec<_> =
+            candidates.into_iter().filter(|session| is_meant(session, selector, authority)).collect();
+        if selector.repo.is_some() {
+            let nearest = found.iter().map(|session| selection::depth(&session.facts())).max();
+            found.retain(|session| Some(selection::depth(&session.facts())) == nearest);
+        }
+        found
+    }
+
+    /// The one session that the selector means.
+    pub fn resolve(&self, selector: &Selector, authority: &Authority) -> Result<Arc<Session>, Refusal> {
+        selector.check()?;
+        let mut found = self.select(selector, authority, 0);
+        match (found.pop(), found.len()) {
+            (Some(session), 0) => Ok(session),
+            (None, _) => Err(Refusal::from(Code::SessionNotFound).hint("usher list shows the sessions")),
+            (Some(last), _) => {
+                let sessions = found.iter().chain([&last]).take(20).map(|session| session.candidate()).collect();
+                Err(Refusal { sessions, ..Code::Ambiguous.into() }.hint("name one with --session ID"))
+            }
+        }
+    }
+}
+
+fn is_meant(session: &Session, selector: &Selector, authority: &Authority) -> bool {
+    let facts = session.facts();
+    selection::matches(selector, session.id, &facts) && authority.credential().grant.selects(session.id, &facts)
+}
