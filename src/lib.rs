@@ -2,6 +2,8 @@
 #![allow(dead_code, missing_docs, reason = "wip")]
 mod account;
 mod auth;
+mod connection;
+mod daemon;
 mod error;
 mod ids;
 mod limits;
@@ -17,5 +19,5 @@ pub fn usher_main() -> std::process::ExitCode {
 }
 /// x
 pub fn usherd_main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    daemon::main()
 }
