@@ -79,7 +79,7 @@ pub(super) fn list(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request
     selector.check()?;
     let from = page_start(page.as_deref())?;
     let sessions = on.hub.directory.select(&selector, on.peer.authority(), from);
-    let rows = sessions.iter().map(|session| (session.order, session.row()));
+    let rows = sessions.iter().map(|session| (session.order, session.row(on.peer.authority())));
     let (page, rows) = paged(rows);
     let _gone = on.peer.answer(request.id, &page, Some(&rows), request.receipt(receipt));
     Ok(())
@@ -90,7 +90,12 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
     let session = on.hub.directory.resolve(&selector, on.peer.authority())?;
     let snapshot = session.snapshot();
     let payload = snapshot.as_ref().map(|snapshot| snapshot.bytes.as_slice());
-    let _gone = on.peer.answer(request.id, &Found { session: session.row() }, payload, request.receipt(receipt));
+    let _gone = on.peer.answer(
+        request.id,
+        &Found { session: session.row(on.peer.authority()) },
+        payload,
+        request.receipt(receipt),
+    );
     Ok(())
 }
 
