@@ -13,7 +13,6 @@ use crate::account::Charge;
 use crate::auth::gate::{Authority, End};
 use crate::auth::hello::{Choice, Finished, challenge, choose, incompatible};
 use crate::ids::{ConnectionId, Fingerprint};
-use crate::limits::Limits;
 use crate::registry::busy;
 use crate::route::outbound::Outbound;
 use crate::route::peer::Peer;
@@ -139,7 +138,7 @@ fn prove(
     let outbound = Outbound::new(
         Arc::clone(socket),
         sealer,
-        Limits::share(hub.limits.peer_outbound_bytes, true),
+        hub.limits.peer_outbound_bytes,
         Arc::clone(&hub.totals.outbound_bytes),
         Arc::clone(&shares.outbound_bytes),
     );
