@@ -179,11 +179,19 @@ sed 's/^/    /' "$work/agent.stderr"
 [ "$code" -eq 5 ]
 
 say "the daemon signed that revocation; anybody with its public key can check it, offline"
-run usher stop --force
 run usher verify "$work/revocation.json"
 
 say "everything stops and nothing is left behind"
-in_window end || true
+run usher send --title board signal '"TERM"' >/dev/null
+run usher send --title diary signal '"TERM"' >/dev/null
+tries=0
+until usher stop >/dev/null 2>&1; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || exit 1
+    sleep 0.1
+done
+echo '$ usher stop'
+in_window end >/dev/null 2>&1 || true
 tries=0
 while pgrep -f "$work" >/dev/null 2>&1; do
     tries=$((tries + 1))

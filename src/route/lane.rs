@@ -208,11 +208,6 @@ impl Lane {
         self.pending.load(Relaxed)
     }
 
-    /// Commands in the queue.
-    pub fn queued(&self) -> usize {
-        self.state.lock().queue.len()
-    }
-
     /// Takes a command: starts it, queues it or refuses it. The caller's permit is held until one of these is done.
     pub fn submit(self: &Arc<Self>, permit: Permit<'_>, call: Call, input: Option<&[u8]>) {
         let (caller, request) = (Arc::clone(&call.caller), call.request);
@@ -368,11 +363,17 @@ impl Lane {
         let settle_at = now + self.bounds.settle;
         for (&id, entry) in &mut state.in_flight {
             let Some(call) = entry.call.take_if(|call| chosen(call)) else { continue };
-            entry.settle_at = Some(settle_at);
-            let _gone = self.producer.send(message::notification(CANCEL, &CancelParams { id }));
             self.leave(&call);
-            told.push((call, delivery(&entry.sent)));
-            self.clock.alarm(settle_at);
+            if self.producer.withdraw(&entry.sent) {
+                // The producer never saw it: its place is free at once.
+                entry.settle_at = Some(now);
+                told.push((call, Delivery::NotDelivered));
+            } else {
+                entry.settle_at = Some(settle_at);
+                let _gone = self.producer.send(message::notification(CANCEL, &CancelParams { id }));
+                self.clock.alarm(settle_at);
+                told.push((call, Delivery::Unknown));
+            }
         }
         state.in_flight.retain(|_, entry| entry.settle_at.is_none_or(|at| at > now));
         let refused = self.pump(&mut state);
@@ -399,7 +400,9 @@ impl Lane {
         for entry in in_flight.into_values() {
             let Some(call) = entry.call else { continue };
             self.leave(&call);
-            refuse_all(vec![(call, code.into())], delivery(&entry.sent));
+            let unseen = self.producer.withdraw(&entry.sent);
+            let delivery = if unseen { Delivery::NotDelivered } else { Delivery::Unknown };
+            refuse_all(vec![(call, code.into())], delivery);
         }
     }
 
@@ -417,10 +420,6 @@ impl Lane {
         self.pending.fetch_sub(1, Relaxed);
         self.bounds.pending.sub();
     }
-}
-
-fn delivery(sent: &Sent) -> Delivery {
-    if sent.reached_kernel() { Delivery::Unknown } else { Delivery::NotDelivered }
 }
 
 fn refuse_all(calls: Vec<(Call, Refusal)>, delivery: Delivery) {

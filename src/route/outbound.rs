@@ -1,8 +1,9 @@
 //! What is written to one peer: look at the gate, seal, send without blocking; what the socket does not take is kept
 //! within bounds and flushed later.
 //!
-//! Owns the sealing key and the order of frames. A frame is sealed once and sent in order or never; a peer that does not
-//! read is cut at its bound. Nothing here waits.
+//! Owns the sealing key and the order of frames. What is kept is sealed only when its turn comes, so that until then it
+//! can be withdrawn; a sealed frame is sent whole or the connection ends. A peer that does not read is cut at its bound.
+//! Nothing here waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,23 +22,13 @@ use crate::auth::gate::{Authority, Permit};
 use crate::wire::frame::Sealer;
 use crate::wire::message::Plaintext;
 
-/// Where a frame is that was accepted for sending.
+/// Where a message is that was accepted for sending.
 #[derive(Debug, Clone)]
 pub enum Sent {
     /// Its last byte is in the kernel's buffer.
     Kernel,
     /// It is kept; the flag is set when its last byte has reached the kernel.
     Kept(Arc<AtomicBool>),
-}
-
-impl Sent {
-    /// Whether the last byte has reached the kernel.
-    pub fn reached_kernel(&self) -> bool {
-        match self {
-            Self::Kernel => true,
-            Self::Kept(flag) => flag.load(Relaxed),
-        }
-    }
 }
 
 /// Nothing was sent and nothing will be: the peer is gone, cut, or no longer let through.
@@ -53,11 +44,16 @@ pub enum Flushed {
     Rest,
 }
 
+/// A message whose turn has not come, or has come in part.
 struct Rest {
-    frame: Vec<u8>,
-    from: usize,
+    text: Text,
     sent: Arc<AtomicBool>,
     charge: Charge,
+}
+
+enum Text {
+    Plain(Plaintext),
+    Sealed { frame: Vec<u8>, from: usize },
 }
 
 struct State {
@@ -126,15 +122,30 @@ impl Outbound {
         if state.ended {
             return None;
         }
-        let begins = state.rest.is_empty();
+        if !state.rest.is_empty() {
+            let bytes = plaintext.text().len() as u64;
+            return self.keep(state, Text::Plain(plaintext), bytes, false, make_room);
+        }
         let frame = state.sealer.seal(plaintext.into_frame()).ok()?;
-        let from = if begins { self.push(&frame, 0).ok()? } else { 0 };
+        let from = self.push(&frame, 0).ok()?;
         if from == frame.len() {
             return Some(Accepted::Sent);
         }
-        let charge = self.room((frame.len() - from) as u64, make_room)?;
+        let bytes = (frame.len() - from) as u64;
+        self.keep(state, Text::Sealed { frame, from }, bytes, true, make_room)
+    }
+
+    fn keep(
+        &self,
+        state: &mut State,
+        text: Text,
+        bytes: u64,
+        begins: bool,
+        make_room: impl FnOnce() -> bool,
+    ) -> Option<Accepted> {
+        let charge = self.room(bytes, make_room)?;
         let sent = Arc::new(AtomicBool::new(false));
-        state.rest.push_back(Rest { frame, from, sent: Arc::clone(&sent), charge });
+        state.rest.push_back(Rest { text, sent: Arc::clone(&sent), charge });
         Some(Accepted::Kept { sent, begins })
     }
 
@@ -172,20 +183,46 @@ impl Outbound {
             self.end(&mut state);
             return Flushed::Empty;
         };
-        while let Some(first) = state.rest.front_mut() {
-            let Ok(from) = self.push(&first.frame, first.from) else {
+        while let Some(Rest { text, sent, charge }) = state.rest.pop_front() {
+            let (frame, from) = match text {
+                Text::Sealed { frame, from } => (frame, from),
+                Text::Plain(plaintext) => match state.sealer.seal(plaintext.into_frame()) {
+                    Ok(frame) => (frame, 0),
+                    Err(_) => {
+                        self.end(&mut state);
+                        return Flushed::Empty;
+                    }
+                },
+            };
+            let Ok(from) = self.push(&frame, from) else {
                 self.end(&mut state);
                 return Flushed::Empty;
             };
-            first.from = from;
-            if from < first.frame.len() {
+            if from < frame.len() {
+                state.rest.push_front(Rest { text: Text::Sealed { frame, from }, sent, charge });
                 return Flushed::Rest;
             }
-            first.sent.store(true, Relaxed);
-            self.kept_bytes.fetch_sub(first.charge.amount(), Relaxed);
-            state.rest.pop_front();
+            sent.store(true, Relaxed);
+            self.kept_bytes.fetch_sub(charge.amount(), Relaxed);
         }
         Flushed::Empty
+    }
+
+    /// Takes a message back. True: its last byte has not reached the kernel and never will.
+    pub fn withdraw(&self, sent: &Sent) -> bool {
+        let Sent::Kept(flag) = sent else { return false };
+        let mut state = self.state.lock();
+        if flag.load(Relaxed) {
+            return false;
+        }
+        let is_it = |rest: &Rest| Arc::ptr_eq(&rest.sent, flag) && matches!(rest.text, Text::Plain(_));
+        let place = state.rest.iter().position(is_it);
+        if let Some(rest) = place.and_then(|place| state.rest.remove(place)) {
+            self.kept_bytes.fetch_sub(rest.charge.amount(), Relaxed);
+            return true;
+        }
+        // Begun, it will be whole, unless the connection has ended.
+        state.ended
     }
 
     /// Bytes that are kept, without a lock.

@@ -86,6 +86,11 @@ impl Peer {
         }
     }
 
+    /// Takes a message back. True: its last byte has not reached the kernel and never will.
+    pub fn withdraw(&self, sent: &Sent) -> bool {
+        self.outbound.withdraw(sent)
+    }
+
     /// Answers a request; signs a receipt where one was asked for.
     pub fn answer(
         self: &Arc<Self>,
