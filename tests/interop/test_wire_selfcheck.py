@@ -71,6 +71,7 @@ class Daemon:
         self.generation = wire.b64(os.urandom(16))
         self.records = {}
         self.faults = set()
+        self.answers = []
         (self.folder / "s").mkdir()
         (self.folder / "keys").mkdir()
         (self.folder / "keys" / "daemon.pub").write_text(wire.b64(self.public) + "\n", encoding="ascii")
@@ -136,6 +137,8 @@ class Daemon:
         raw = ephemeral.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         if "low order" in self.faults:
             raw = bytes(32)
+        if "grown line" in self.faults:
+            shown["later"] = 1
         challenge = self._line({"challenge": {"protocol": min(high, 1), **shown, "ephemeral": wire.b64(raw)}})
         proof = self._signed(
             b"usher/1 client proof\n" if "proof" in self.faults else b"usher/1 daemon proof\n", line, challenge
@@ -152,8 +155,12 @@ class Daemon:
             sealed.tell("refused", {"code": "role"})
         else:
             scopes = sorted(wire.METHODS[role] & set(hello.get("scopes", wire.METHODS[role])))
+            grown = {"later": None} if "grown" in self.faults else {}
             sealed.tell("welcome", {"connection": wire.b64(os.urandom(16)), "protocol": min(high, 1), "role": role,
-                                    "scopes": scopes, "limits": LIMITS, "build": BUILD})
+                                    "scopes": scopes, "limits": LIMITS, "build": BUILD, **grown})
+            if "grown" in self.faults:
+                sealed.tell("later.notification", {})
+                sealed.send({"id": 1, "method": "later.request", "params": {}})
             self.serve(sealed)
 
     def serve(self, sealed):
@@ -162,6 +169,9 @@ class Daemon:
             plaintext = sealed.read()
             text, payload = wire.split(plaintext)
             header = wire.parse_object(text)
+            if "method" not in header:
+                self.answers.append(header)
+                continue
             if header["method"] == "closing":
                 sealed.tell("closing", {"reason": "done"})
                 return
@@ -250,6 +260,21 @@ class SelfCheck(unittest.TestCase):
         self.assertEqual(caught.exception.code, "invalid-params")
         with self.assertRaises(wire.Violation):
             self.connect().call("x", {"error": {"code": -32000, "message": "m", "data": data}})
+
+    def test_what_the_daemon_may_come_to_say_is_ignored_in_frames_and_refused_in_lines(self):
+        self.daemon.faults.add("grown")
+        connection = self.connect()
+        data = {"code": "busy", "retryable": True, "later": 1}
+        with self.assertRaises(wire.Failed) as caught:
+            connection.call("x", {"error": {"code": -32000, "message": "m", "data": data, "later": 1}})
+        self.assertEqual(caught.exception.code, "busy")
+        # The daemon's request came before the first answer, so its own answer came before this request.
+        self.assertEqual(connection.call("x", {"a": 1}).result, {"a": 1})
+        (answer,) = self.daemon.answers
+        self.assertEqual((answer["id"], "error" in answer), (1, True))
+        self.daemon.faults.add("grown line")
+        with self.assertRaisesRegex(wire.Violation, "later"):
+            self.connect()
 
     def test_closing_is_answered_and_a_torn_stream_is_lost(self):
         connection = self.connect()
