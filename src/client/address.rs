@@ -24,8 +24,15 @@ pub struct Target(Place);
 
 #[derive(Debug, Clone)]
 enum Place {
-    Home(Paths),
-    Bundle { path: PathBuf, bundle: Bundle },
+    Home {
+        paths: Paths,
+        /// In place of the role's own, for a key that is not in use yet.
+        key: Option<String>,
+    },
+    Bundle {
+        path: PathBuf,
+        bundle: Bundle,
+    },
 }
 
 /// What a hello needs, read a moment ago.
@@ -41,7 +48,7 @@ pub(super) struct Keys {
 impl Target {
     /// The directory with the default keys.
     pub fn home(paths: Paths) -> Self {
-        Self(Place::Home(paths))
+        Self(Place::Home { paths, key: None })
     }
 
     /// A bundle's folder.
@@ -49,6 +56,15 @@ impl Target {
         let path = std::path::absolute(path).map_err(|error| StoreError::io(path, &error))?;
         let bundle = Bundle::read(&Dir::open(&path).map_err(bundle_remedy)?)?;
         Ok(Self(Place::Bundle { path, bundle }))
+    }
+
+    /// The same directory with another file of its key folder in place of the role's key; a bundle stays as it is.
+    #[must_use]
+    pub fn with_key(&self, name: &str) -> Self {
+        match &self.0 {
+            Place::Home { paths, .. } => Self(Place::Home { paths: paths.clone(), key: Some(name.to_owned()) }),
+            Place::Bundle { .. } => self.clone(),
+        }
     }
 
     /// What was named on the command line, else `USHER_CREDENTIAL`, else the directory.
@@ -63,7 +79,7 @@ impl Target {
     /// The directory; none for a bundle, which knows only the socket.
     pub fn paths(&self) -> Option<&Paths> {
         match &self.0 {
-            Place::Home(paths) => Some(paths),
+            Place::Home { paths, .. } => Some(paths),
             Place::Bundle { .. } => None,
         }
     }
@@ -71,7 +87,7 @@ impl Target {
     /// The bundle, if it is one.
     pub fn as_bundle(&self) -> Option<&Bundle> {
         match &self.0 {
-            Place::Home(_) => None,
+            Place::Home { .. } => None,
             Place::Bundle { bundle, .. } => Some(bundle),
         }
     }
@@ -79,7 +95,7 @@ impl Target {
     /// Where the daemon listens.
     pub fn socket_folder(&self) -> PathBuf {
         match &self.0 {
-            Place::Home(paths) => paths.socket_folder(),
+            Place::Home { paths, .. } => paths.socket_folder(),
             Place::Bundle { bundle, .. } => PathBuf::from(&bundle.socket_folder),
         }
     }
@@ -92,7 +108,7 @@ impl Target {
     /// The folder of the rendezvous. Where it is missing no daemon ever ran.
     pub(super) fn open_socket_folder(&self) -> Result<Dir, ConnectFailure> {
         let opened = match &self.0 {
-            Place::Home(paths) => Dir::open(paths.root()).and_then(|root| root.sub(SOCKET_FOLDER)),
+            Place::Home { paths, .. } => Dir::open(paths.root()).and_then(|root| root.sub(SOCKET_FOLDER)),
             Place::Bundle { bundle, .. } => Dir::open(Path::new(&bundle.socket_folder)),
         };
         opened.map_err(missing_is_not_running)
@@ -100,35 +116,35 @@ impl Target {
 
     /// The daemon's key, for whoever checks a receipt.
     pub fn daemon_key(&self) -> Result<PublicKey, ConnectFailure> {
-        let (folder, _) = self.open_keys()?;
-        Ok(read_public_key(&folder, bundle::DAEMON_KEY)?)
+        Ok(read_public_key(&self.open_keys()?, bundle::DAEMON_KEY)?)
     }
 
     /// What a hello in this role needs.
     pub(super) fn keys(&self, role: Role) -> Result<Keys, ConnectFailure> {
-        let (folder, name) = self.open_keys()?;
-        let name = match (&self.0, name) {
-            (Place::Bundle { path, bundle }, _) if bundle.role != role => {
+        let name = match &self.0 {
+            Place::Bundle { path, bundle } if bundle.role != role => {
                 return Err(ConnectFailure::WrongRole { bundle: path.clone(), has: bundle.role, needs: role });
             }
-            (_, Some(name)) => name.to_owned(),
-            (_, None) => format!("{}.pem", role.word()),
+            Place::Bundle { .. } => bundle::KEY.to_owned(),
+            Place::Home { key: Some(name), .. } => name.clone(),
+            Place::Home { key: None, .. } => format!("{}.pem", role.word()),
         };
+        let folder = self.open_keys()?;
         let daemon = read_public_key(&folder, bundle::DAEMON_KEY)?;
         let identity = Identity::from_seed(&pem::read(&folder, &name)?)
             .map_err(|reason| StoreError::new(folder.path().join(&name), Problem::Corrupt(reason.to_owned())))?;
         Ok(Keys { daemon, daemon_path: folder.path().join(bundle::DAEMON_KEY), identity })
     }
 
-    /// The folder of key files and, in a bundle, the name of its one key.
-    fn open_keys(&self) -> Result<(Dir, Option<&'static str>), ConnectFailure> {
+    /// The folder of key files.
+    fn open_keys(&self) -> Result<Dir, ConnectFailure> {
         let paths = match &self.0 {
-            Place::Bundle { path, .. } => return Ok((Dir::open(path).map_err(bundle_remedy)?, Some(bundle::KEY))),
-            Place::Home(paths) => paths,
+            Place::Bundle { path, .. } => return Ok(Dir::open(path).map_err(bundle_remedy)?),
+            Place::Home { paths, .. } => paths,
         };
         let root = Dir::open(paths.root()).map_err(missing_is_not_running)?;
         match root.sub(KEYS) {
-            Ok(keys) => Ok((keys, None)),
+            Ok(keys) => Ok(keys),
             // A daemon makes its keys before it listens: a socket without keys is not a first start.
             Err(error) if error.is_missing() && !listens(&root)? => Err(ConnectFailure::NotRunning),
             Err(error) => Err(error.into()),

@@ -80,7 +80,7 @@ impl From<StoreError> for ConnectFailure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::new(Exit::Unavailable, "unusable-file", what(&error)).hint(error.remedy())
+        Self::new(Exit::Unavailable, "store", what(&error)).hint(error.remedy())
     }
 }
 

@@ -30,6 +30,9 @@ const PROGRAM: &str = "usherd";
 /// What a daemon may say about its end.
 const WORDS_MAX_BYTES: usize = 16 * 1024;
 
+/// The launcher has a deadline of its own and says what the log says; it is let have its word.
+const WORD: Duration = Duration::from_millis(500);
+
 /// The longest wait for its word between two looks at its end.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -76,7 +79,7 @@ pub fn start(paths: &Paths) -> Result<(), ConnectFailure> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("{} cannot be run: {error}", shown(&program))))?;
-    let (status, words) = wait(&mut child, Instant::now() + Duration::from_millis(START_MS));
+    let (status, words) = wait(&mut child, Instant::now() + Duration::from_millis(START_MS) + WORD);
     match status {
         Some(status) if status.success() => Ok(()),
         Some(status) => Err(failed(last_line(&words).unwrap_or_else(|| format!("it ended with {status}")))),

@@ -17,3 +17,8 @@ pub struct RunArgs {
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
+
+/// Runs the program.
+pub fn main(_args: RunArgs) -> Result<std::process::ExitCode, crate::error::Failure> {
+    Err(crate::error::Failure::new(crate::error::Exit::Bug, "internal", "usher run is not joined yet"))
+}
