@@ -28,6 +28,8 @@
 
 mod account;
 mod auth;
+mod cli;
+mod client;
 mod connection;
 mod daemon;
 mod error;
@@ -41,6 +43,11 @@ mod threads;
 mod wire;
 
 use std::process::ExitCode;
+
+/// The program `usher`.
+pub fn usher_main() -> ExitCode {
+    cli::main()
+}
 
 /// The program `usherd`.
 pub fn usherd_main() -> ExitCode {

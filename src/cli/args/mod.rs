@@ -1,0 +1,136 @@
+//! What was said on the command line.
+//!
+//! Owns: words, options and their shapes. It must not touch the system: no file, variable or clock is looked at here, so
+//! that every line of it can be tested by its words alone.
+
+mod keys;
+mod parse;
+mod run;
+mod value;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use keys::{Grantee, KeysArgs, NewKey};
+pub use parse::parse;
+
+use super::help::Topic;
+use super::run::RunArgs;
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub enum Said {
+    /// Explain.
+    Help(Topic),
+    /// Name the version.
+    Version,
+    /// Do it.
+    Do(Global, Verb),
+}
+
+/// Options of every verb.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Global {
+    /// One document in place of a table.
+    pub json: bool,
+    /// A bundle in place of the default keys.
+    pub credential: Option<PathBuf>,
+    /// A person means it, also inside a session.
+    pub operator: bool,
+}
+
+/// The verb and its own options.
+#[derive(Debug, PartialEq)]
+pub enum Verb {
+    List(SelectorArgs),
+    Get(SelectorArgs),
+    Send(SendArgs),
+    Wait(WaitArgs),
+    Status,
+    Health,
+    Paths(Option<String>),
+    Stop(StopArgs),
+    Rpc(RpcArgs),
+    Keys(KeysArgs),
+    Verify(VerifyArgs),
+    Run(RunArgs),
+}
+
+/// Which session, as it was said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SelectorArgs {
+    pub session: Option<String>,
+    pub cwd: Option<PathBuf>,
+    pub repo: Option<PathBuf>,
+    pub labels: Vec<(String, String)>,
+    pub title: Option<String>,
+}
+
+/// Where an input comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// JSON, as it was said.
+    Json(String),
+    /// A text that becomes a JSON string.
+    Text(String),
+    /// JSON from standard input.
+    Stdin,
+    /// JSON from a file.
+    File(PathBuf),
+}
+
+/// `usher send`
+#[derive(Debug, PartialEq)]
+pub struct SendArgs {
+    pub selector: SelectorArgs,
+    pub command: String,
+    pub input: Option<Input>,
+    pub deadline: Option<Duration>,
+}
+
+/// `usher wait`
+#[derive(Debug, PartialEq)]
+pub struct WaitArgs {
+    pub selector: SelectorArgs,
+    pub timeout: Duration,
+}
+
+/// `usher stop`
+#[derive(Debug, Default, PartialEq)]
+pub struct StopArgs {
+    pub force: bool,
+    pub receipt: Option<PathBuf>,
+}
+
+/// `usher rpc`
+#[derive(Debug, PartialEq)]
+pub struct RpcArgs {
+    pub method: String,
+    pub params: Option<Input>,
+    pub payload: Option<Input>,
+    pub role: Option<crate::wire::lines::Role>,
+}
+
+/// A public key, as it was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyArg {
+    /// The key itself.
+    Text(String),
+    /// A file that holds it.
+    File(PathBuf),
+}
+
+/// `usher verify`
+#[derive(Debug, PartialEq)]
+pub struct VerifyArgs {
+    pub file: PathBuf,
+    pub daemon_key: Option<KeyArg>,
+}
+
+/// Whether errors are to be told as JSON; asked before the words are understood, since a mistake in them is told too.
+pub fn wants_json(words: &[OsString]) -> bool {
+    let own = words.iter().take_while(|word| *word != OsStr::new("--"));
+    // What follows the program of `run` is the program's.
+    own.clone().next().is_none_or(|verb| verb != OsStr::new("run")) && own.into_iter().any(|word| word == "--json")
+}

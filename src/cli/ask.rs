@@ -1,0 +1,196 @@
+//! One verb's connection: with the least key that suffices, never starting a daemon, never waiting without end.
+//!
+//! Owns: which role a verb takes, what stands in an operator's way inside a session, and what an incompatible daemon is
+//! asked through protocol 0.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use crate::client::{CallError, Caller, ConnectFailure, Connection, Hello, Reply, Target, connect_with};
+use crate::error::{Exit, Failure};
+use crate::wire::lines::{Range, Role};
+use crate::wire::methods::Method;
+use crate::wire::object;
+
+use super::args::Global;
+use super::trouble::{self, Trouble};
+
+/// For an answer that needs nobody but the daemon.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// For an incompatible daemon's word on how many sessions hold it: the verb has to end within a second.
+const ASIDE: Duration = Duration::from_millis(400);
+
+/// Pages of a list; a daemon that never ends one is not followed for ever.
+const PAGES_MAX: usize = 4_096;
+
+/// A connection for one verb.
+pub struct Asker {
+    caller: Caller,
+}
+
+/// What a verb got instead of a connection.
+pub enum Missed {
+    /// There is no daemon.
+    NotRunning,
+    /// Anything else.
+    Trouble(Trouble),
+}
+
+impl From<Missed> for Trouble {
+    fn from(missed: Missed) -> Self {
+        match missed {
+            Missed::NotRunning => ConnectFailure::NotRunning.into(),
+            Missed::Trouble(trouble) => trouble,
+        }
+    }
+}
+
+/// Where the daemon of this invocation is.
+pub fn target(global: &Global) -> Result<Target, Trouble> {
+    Ok(Target::from_env(global.credential.as_deref())?)
+}
+
+/// The role for a method: a bundle's own if it has the method, else a caller.
+pub fn role_for(target: &Target, method: Method) -> Role {
+    target.as_bundle().map(|bundle| bundle.role).filter(|role| method.is_for(*role)).unwrap_or(Role::Caller)
+}
+
+/// Refuses an operator's verb inside a session, unless a person says that it is meant.
+pub fn operator_is_meant(global: &Global) -> Result<(), Failure> {
+    let inside = std::env::var_os("USHER_SESSION").is_some_and(|value| !value.is_empty());
+    if !inside || global.operator {
+        return Ok(());
+    }
+    let message = "this runs inside a session (USHER_SESSION is set), where the operator's key is not used by accident";
+    Err(Failure::new(Exit::Denied, "operator-not-meant", message).hint("say --operator if it is meant"))
+}
+
+impl Asker {
+    /// Connects in the role that suffices for the method.
+    pub fn connect(target: &Target, method: Method) -> Result<Self, Missed> {
+        Self::connect_as(target, role_for(target, method))
+    }
+
+    /// Connects in a role. A daemon that went away in the middle of the hello is looked for once more.
+    pub fn connect_as(target: &Target, role: Role) -> Result<Self, Missed> {
+        let hello = Hello::new(role);
+        let connection = match connect_with(target, &hello) {
+            Err(ConnectFailure::Lost) => connect_with(target, &hello),
+            done => done,
+        };
+        match connection {
+            Ok(connection) => Ok(Self::over(connection)),
+            Err(ConnectFailure::NotRunning) => Err(Missed::NotRunning),
+            Err(failure) => Err(Missed::Trouble(explained(target, failure))),
+        }
+    }
+
+    /// Connects through protocol 0, which every daemon speaks with operators.
+    pub fn connect_zero(target: &Target, patience: Duration) -> Result<Self, ConnectFailure> {
+        let hello = Hello { protocol: Range::ZERO, patience, ..Hello::new(Role::Operator) };
+        connect_with(target, &hello).map(Self::over)
+    }
+
+    /// Over a connection that is there.
+    pub fn over(connection: Connection) -> Self {
+        Self { caller: Caller::new(connection) }
+    }
+
+    /// The client under it.
+    pub fn caller(&mut self) -> &mut Caller {
+        &mut self.caller
+    }
+
+    /// A question without a payload.
+    pub fn ask(&mut self, method: Method, params: &impl Serialize) -> Result<Reply, Trouble> {
+        self.ask_within(method, params, None, PATIENCE).map_err(|error| trouble::call(method.name(), error))
+    }
+
+    /// A question and how long its answer may take.
+    pub fn ask_within(
+        &mut self,
+        method: Method,
+        params: &impl Serialize,
+        payload: Option<&[u8]>,
+        patience: Duration,
+    ) -> Result<Reply, CallError> {
+        self.caller.call(method.name(), params, payload, Instant::now() + patience)
+    }
+
+    /// A question whose answer is signed.
+    pub fn ask_signed(&mut self, method: Method, params: &impl Serialize) -> Result<Reply, Trouble> {
+        self.caller
+            .call_signed(method.name(), params, Instant::now() + PATIENCE)
+            .map_err(|error| trouble::call(method.name(), error))
+    }
+
+    /// All pages of a list; `params` gives those of a page.
+    pub fn pages<P: Serialize>(
+        &mut self,
+        method: Method,
+        params: impl Fn(Option<Box<RawValue>>) -> P,
+    ) -> Result<Vec<Box<RawValue>>, Trouble> {
+        #[derive(serde::Deserialize)]
+        struct Page {
+            #[serde(default)]
+            next: Option<Box<RawValue>>,
+        }
+        let mut rows = Vec::new();
+        let mut page = None;
+        for _ in 0..PAGES_MAX {
+            let reply = self.ask(method, &params(page))?;
+            let more: Vec<Box<RawValue>> = serde_json::from_slice(reply.payload.as_deref().unwrap_or(b"[]"))
+                .map_err(|_| misread(method.name()))?;
+            rows.extend(more);
+            page = read::<Page>(&reply.result, method.name())?.next;
+            if page.is_none() {
+                return Ok(rows);
+            }
+        }
+        Err(misread(method.name()))
+    }
+}
+
+/// A result of a known shape.
+pub fn read<T: DeserializeOwned>(result: &RawValue, method: &str) -> Result<T, Trouble> {
+    object::read(result.get().as_bytes()).map_err(|_| misread(method))
+}
+
+/// An answer that is not as documented.
+pub fn misread(method: &str) -> Trouble {
+    let message = format!("the daemon's answer to {method} is not as documented");
+    Failure::new(Exit::Bug, "internal", message).hint("usher status names both builds; please report it").into()
+}
+
+/// An incompatible daemon is told with how many sessions hold it, where it can be asked.
+fn explained(target: &Target, failure: ConnectFailure) -> Trouble {
+    let incompatible = matches!(failure, ConnectFailure::Incompatible { .. });
+    let trouble = Trouble::from(failure);
+    if !incompatible {
+        return trouble;
+    }
+    #[derive(serde::Deserialize)]
+    struct Status {
+        sessions: u64,
+    }
+    let sessions = Asker::connect_zero(target, ASIDE).ok().and_then(|mut asker| {
+        let reply = asker.ask_within(Method::DaemonStatus, &Nothing {}, None, ASIDE).ok()?;
+        read::<Status>(&reply.result, Method::DaemonStatus.name()).ok().map(|status| status.sessions)
+    });
+    match sessions {
+        None => trouble,
+        Some(0) => trouble.hint("no session holds it: usher stop ends it, and the next usher run starts yours"),
+        Some(1) => trouble.hint("1 session holds it: close that program, or end the daemon with usher stop --force"),
+        Some(count) => {
+            trouble.hint(format!("{count} sessions hold it: close them, or end the daemon with usher stop --force"))
+        }
+    }
+}
+
+/// No parameters.
+#[derive(Serialize)]
+pub struct Nothing {}

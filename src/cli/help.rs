@@ -1,0 +1,222 @@
+//! What `--help` says. It needs no home, no directory and no daemon.
+
+/// The program and its version.
+pub const VERSION: &str = concat!("usher ", env!("CARGO_PKG_VERSION"));
+
+macro_rules! topics {
+    ($($topic:ident $word:literal $text:literal;)+) => {
+        /// What is explained.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Topic {
+            /// The program.
+            Usher,
+            $(#[doc = $word] $topic,)+
+        }
+
+        impl Topic {
+            /// The topic of a verb.
+            pub fn of(verb: &str) -> Option<Self> {
+                match verb { $($word => Some(Self::$topic),)+ _ => None }
+            }
+
+            /// How it is called.
+            pub fn name(self) -> &'static str {
+                match self { Self::Usher => "usher", $(Self::$topic => concat!("usher ", $word),)+ }
+            }
+        }
+
+        /// The explanation.
+        pub fn text(topic: Topic) -> &'static str {
+            match topic { Topic::Usher => USHER, $(Topic::$topic => $text,)+ }
+        }
+
+        #[cfg(test)]
+        const ALL: &[Topic] = &[Topic::Usher, $(Topic::$topic,)+];
+    };
+}
+
+const USHER: &str = "\
+usher: drive the programs you already have open
+
+Usage: usher VERB [OPTION]… [ARGUMENT]…
+
+Sessions
+  run      run a program as a session that others can find and drive
+  list     show the sessions
+  get      show one session and its latest snapshot
+  send     send a command to a session and print its result
+  wait     wait until a session is there
+
+Daemon
+  status   show the daemon, its limits and who uses them
+  health   say whether a daemon is alive
+  paths    show where everything is
+  stop     end the daemon
+  keys     show, make, renew and revoke credentials
+  verify   check a receipt, without the daemon
+  rpc      call a method of the protocol
+
+Options of every verb
+  --json            one JSON document on standard output; errors as JSON on standard error
+  --credential DIR  use the bundle in DIR and no other key (also USHER_CREDENTIAL)
+  --operator        use the operator's key although this runs inside a session
+  -h, --help        explain; with a verb, explain the verb
+  -V, --version     name the version
+
+Environment: USHER_DIR names the directory, else ~/.local/state/usher/<host>.
+
+Exit codes: 0 done · 1 negative answer · 2 usage · 3 no daemon, connection lost · 4 timeout · 5 denied · 6 not found ·
+7 ambiguous · 8 incompatible daemon · 9 conflict · 10 no capacity · 70 a bug · 128+n signal n
+";
+
+topics! {
+    Run "run" "\
+usher run: run a program as a session
+
+Usage: usher run [OPTION]… [--] PROGRAM [ARGUMENT]…
+
+  --title TITLE        what lists show; the program's name when absent
+  --label KEY=VALUE    for selectors; repeatable
+  --on NAME=COMMAND    offer the command NAME: a shell runs COMMAND for each, the input on its standard input,
+                       its standard output is the result; repeatable
+  --max-in-flight N    commands at once, 1 when absent
+
+Starts the daemon where none runs. Exits as the program does, 128+n when signal n ended it.
+";
+    List "list" "\
+usher list: show the sessions
+
+Usage: usher list [SELECTOR]…
+
+  --session ID     the id or its beginning, at least 4 characters
+  --cwd PATH       exactly this working directory
+  --repo PATH      the nearest root that contains PATH, inside the repository of PATH
+  --label K=V      this label; repeatable
+  --title TITLE    exactly this title
+
+What is given must all match. Without a daemon the list is empty and the exit code 0.
+";
+    Get "get" "\
+usher get: show one session and its latest snapshot
+
+Usage: usher get [--session ID] [--cwd PATH] [--repo PATH] [--label K=V]… [--title TITLE]
+
+Exits 6 when no session matches, 7 when several do.
+";
+    Send "send" "\
+usher send: send a command to a session and print its result
+
+Usage: usher send [SELECTOR]… COMMAND [INPUT | - | @FILE | --text TEXT]
+
+  INPUT               one JSON text; from standard input with -, from a file with @FILE; null when absent
+  --text TEXT         a text in place of JSON
+  --deadline TIME     500ms, 30s, 5m; 15s when absent, 5m at most
+  SELECTOR            --session ID, --cwd PATH, --repo PATH, --label K=V, --title TITLE; none: the only session
+
+Prints a result that is a string as it is, any other as JSON. Exits 1 when the command failed, 4 at the deadline,
+6 when there is no such session or command, 7 when several sessions match.
+";
+    Wait "wait" "\
+usher wait: wait until exactly one session matches, and print its id
+
+Usage: usher wait [--session ID] [--cwd PATH] [--repo PATH] [--label K=V]… [--title TITLE] [--timeout TIME]
+
+  --timeout TIME      500ms, 30s, 10m, 8h, 2d; 60s when absent
+
+Waits for a daemon too, and never starts one. Exits 4 when the time is over, 7 as soon as several sessions match.
+";
+    Status "status" "\
+usher status: show the daemon, its limits and who uses them
+
+Usage: usher status [--human | --json]
+
+Exits 3 when no daemon runs.
+";
+    Health "health" "\
+usher health: say whether a daemon is alive
+
+Usage: usher health
+
+Needs no key. Exits 3 when no daemon runs.
+";
+    Paths "paths" "\
+usher paths: show where everything is
+
+Usage: usher paths [NAME]
+
+With NAME (root, socket, keys, log, …) only that path.
+";
+    Stop "stop" "\
+usher stop: end the daemon, and wait until it is gone
+
+Usage: usher stop [--force] [--receipt FILE]
+
+  --force           although sessions are registered; they are told
+  --receipt FILE    keep the daemon's signed answer, for usher verify
+
+Exits 9 and names the sessions when there are some, 3 when no daemon runs.
+";
+    Keys "keys" "\
+usher keys: credentials
+
+Usage: usher keys list [--all]
+       usher keys show WHO
+       usher keys new --label LABEL GRANT --out DIR
+       usher keys enroll --label LABEL GRANT --public-key KEY|@FILE
+       usher keys revoke WHO [--receipt FILE]
+       usher keys renew WHO [--expires TIME]
+
+  WHO                 a credential's id or the beginning of it, its label; or producer, caller, operator: the default
+  list                those in use; with --all the revoked and expired ones too
+  new                 make a key and its credential; DIR becomes a bundle for --credential DIR
+  enroll              give a credential to a key that was made elsewhere
+  revoke              end a credential, cut its connections
+  renew WHO           a new end for a credential (none without --expires); for a default: a new key
+
+GRANT
+  --role ROLE         producer, caller (when absent) or operator
+  --scope METHOD      may call METHOD; repeatable
+  --row               may call all methods of its role
+  --session ID, --cwd PATH, --repo PATH, --title TITLE, --label-match K=V
+                      only such sessions exist for it; an option given again begins a further choice
+  --command NAME      may send only this command; repeatable
+  --expires TIME      30m, 8h, 2d; never when absent
+";
+    Verify "verify" "\
+usher verify: check a receipt, without the daemon
+
+Usage: usher verify FILE [--daemon-key KEY|@FILE]
+
+  --daemon-key KEY    the daemon's public key; that of this directory when absent
+
+Prints what the receipt proves. Exits 1 when it proves nothing.
+";
+    Rpc "rpc" "\
+usher rpc: call a method of the protocol
+
+Usage: usher rpc METHOD [PARAMS | - | @FILE] [--payload JSON|-|@FILE] [--role ROLE]
+
+  PARAMS              a JSON object; {} when absent; with \"receipt\":true the whole receipt is printed
+  --role ROLE         whose key is used; the least that has the method when absent
+
+Prints {\"result\":…,\"payload\":…}.
+";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_is_explained_and_named_in_the_overview() {
+        for topic in ALL {
+            let text = text(*topic);
+            assert!(text.contains(&format!("Usage: {}", topic.name())), "{topic:?}");
+            assert!(text.lines().all(|line| line.chars().count() <= 120), "{topic:?}");
+            if *topic != Topic::Usher {
+                let word = topic.name().trim_start_matches("usher ");
+                assert!(USHER.lines().any(|line| line.starts_with(&format!("  {word} "))), "{topic:?}");
+            }
+        }
+    }
+}
