@@ -4,7 +4,13 @@
 //! it is dropped. Running out is told with the pool's name and harms nothing that is held.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
 
 /// A bound and what is used of it.
 #[derive(Debug)]
@@ -14,6 +20,9 @@ pub struct Pool {
     used: AtomicU64,
     peak: AtomicU64,
     refused: AtomicU64,
+    waiting: AtomicUsize,
+    turn: Mutex<()>,
+    freed: Condvar,
 }
 
 /// What a pool holds now.
@@ -52,7 +61,16 @@ impl Full {
 impl Pool {
     /// An empty pool.
     pub fn new(name: &'static str, limit: u64) -> Arc<Self> {
-        Arc::new(Self { name, limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), refused: AtomicU64::new(0) })
+        Arc::new(Self {
+            name,
+            limit,
+            used: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            turn: Mutex::new(()),
+            freed: Condvar::new(),
+        })
     }
 
     /// What it holds now.
@@ -76,11 +94,6 @@ impl Pool {
         self.refused.load(Relaxed)
     }
 
-    /// Counts a refusal that another bound caused.
-    pub fn count_refusal(&self) {
-        self.refused.fetch_add(1, Relaxed);
-    }
-
     fn add(&self, amount: u64) -> Option<()> {
         let taken =
             self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(amount).filter(|&sum| sum <= self.limit));
@@ -97,7 +110,12 @@ impl Pool {
     }
 
     fn sub(&self, amount: u64) {
-        self.used.fetch_sub(amount, Relaxed);
+        self.used.fetch_sub(amount, SeqCst);
+        if self.waiting.load(SeqCst) > 0 {
+            // Whoever waits looks under the lock: taking it orders this with a look that has just failed.
+            drop(self.turn.lock());
+            self.freed.notify_all();
+        }
     }
 }
 
@@ -120,12 +138,27 @@ impl Charge {
         Ok(Self { total: Arc::clone(total), share: Arc::clone(share), amount })
     }
 
-    /// Gives a part back, because that much is no longer held.
-    pub fn shrink(&mut self, by: u64) {
-        let by = by.min(self.amount);
-        self.total.sub(by);
-        self.share.sub(by);
-        self.amount -= by;
+    /// The same, but waits for others to give back, until the deadline. For a reader, which holds its peer back thereby.
+    pub fn take_by(total: &Arc<Pool>, share: &Arc<Pool>, amount: u64, deadline: Instant) -> Result<Self, Full> {
+        loop {
+            let full = match Self::take(total, share, amount) {
+                Ok(charge) => return Ok(charge),
+                Err(full) => full,
+            };
+            let pool = match full {
+                Full::Total(_) => total,
+                Full::Share(_) => share,
+            };
+            pool.waiting.fetch_add(1, SeqCst);
+            let mut turn = pool.turn.lock();
+            let room = pool.used.load(SeqCst).saturating_add(amount) <= pool.limit;
+            let late = !room && pool.freed.wait_until(&mut turn, deadline).timed_out();
+            drop(turn);
+            pool.waiting.fetch_sub(1, SeqCst);
+            if late {
+                return Err(full);
+            }
+        }
     }
 
     /// How much is held.
@@ -160,13 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn a_shrunk_charge_gives_the_rest_back() {
+    fn who_waits_for_room_gets_it_when_another_gives_back_and_is_refused_at_its_deadline() {
         let (total, share) = (Pool::new("total", 10), Pool::new("share", 10));
-        let mut charge = Charge::take(&total, &share, 8).unwrap();
-        charge.shrink(5);
-        assert_eq!((total.used(), charge.amount()), (3, 3));
-        charge.shrink(50);
-        drop(charge);
-        assert_eq!((total.used(), share.used()), (0, 0));
+        let held = Charge::take(&total, &share, 8).unwrap();
+        let soon = Instant::now() + std::time::Duration::from_millis(20);
+        assert_eq!(Charge::take_by(&total, &share, 5, soon).unwrap_err(), Full::Share("share"));
+        let (pool, other) = (Arc::clone(&total), Pool::new("other", 10));
+        let waiting = crate::threads::spawn("test", move || {
+            let later = Instant::now() + std::time::Duration::from_secs(30);
+            Charge::take_by(&pool, &other, 5, later).map(|charge| charge.amount())
+        })
+        .unwrap();
+        while total.waiting.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert_eq!(waiting.join().unwrap(), Ok(5));
     }
 }

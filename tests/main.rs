@@ -1,1 +1,6 @@
-fn main() {}
+//! The real programs, started in private directories.
+//!
+//! Names of tests are sentences. Nothing sleeps to wait for something: conditions are waited for, with a deadline.
+
+mod project;
+mod support;

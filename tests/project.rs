@@ -11,10 +11,11 @@ use std::process::{Command, Output};
 
 /// The layers, lowest first; a module may use its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
-    &["limits", "ids", "error", "threads", "sys"],
+    &["limits", "ids", "error", "threads", "sys", "account"],
     &["store"],
     &["wire"],
     &["auth"],
+    &["route"],
     &["registry"],
     &["connection"],
     &["daemon"],

@@ -78,6 +78,11 @@ impl Gate {
         self.expires_ms.load(SeqCst) != NEVER
     }
 
+    /// When time closes it.
+    pub fn expires(&self) -> Option<jiff::Timestamp> {
+        jiff::Timestamp::from_millisecond(self.expires_ms.load(SeqCst)).ok()
+    }
+
     /// Moves the expiry of a gate that is open.
     pub fn renew(&self, expires: Option<jiff::Timestamp>) {
         self.expires_ms.store(expires.map_or(NEVER, jiff::Timestamp::as_millisecond), SeqCst);

@@ -111,7 +111,10 @@ impl Reader {
         let end = FRAME_LENGTH_BYTES + frame::length(prefix).map_err(|_| Ended::FrameLength)?;
         if end > self.buffer.len() {
             let more = (end - KEPT_BYTES) as u64;
-            self.charge = Some(Charge::take(&budget.total, &budget.share, more).map_err(|_| Ended::NoRoom)?);
+            // Others give back when they are done: until then the peer waits, as long as a frame may take.
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
+            let charge = Charge::take_by(&budget.total, &budget.share, more, deadline);
+            self.charge = Some(charge.map_err(|_| Ended::NoRoom)?);
             self.buffer.resize(end, 0);
         }
         while self.filled < end {
@@ -238,7 +241,8 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&1_000_000_u32.to_be_bytes()).unwrap();
         let mut reader = Reader::new(Arc::new(ours));
-        assert_eq!(reader.frame(&mut opener, within, &budget(1_000)).unwrap_err(), Ended::NoRoom);
+        let soon = Duration::from_millis(20);
+        assert_eq!(reader.frame(&mut opener, soon, &budget(1_000)).unwrap_err(), Ended::NoRoom);
         assert_eq!(reader.buffer.len(), KEPT_BYTES);
     }
 

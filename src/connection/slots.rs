@@ -21,6 +21,7 @@ struct Unfinished {
 struct State {
     next: u64,
     connected: usize,
+    closed: bool,
     unfinished: BTreeMap<u64, Unfinished>,
 }
 
@@ -51,6 +52,9 @@ impl Slots {
     /// A slot for a new connection; `None`: there is none, and nobody silent to send away.
     pub fn enter(self: &Arc<Self>, socket: &Arc<UnixStream>) -> Option<Slot> {
         let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
         if state.unfinished.len() >= self.unfinished_max || state.connected >= self.connections_max {
             let silent = state.unfinished.iter().find(|(_, one)| !one.spoke).map(|(&number, _)| number)?;
             if let Some(sent_away) = state.unfinished.remove(&silent) {
@@ -64,6 +68,15 @@ impl Slots {
         state.connected += 1;
         state.unfinished.insert(number, Unfinished { socket: Arc::clone(socket), spoke: false });
         Some(Slot { slots: Arc::clone(self), number })
+    }
+
+    /// Nobody enters any more, and every unfinished hello ends.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        for one in state.unfinished.values() {
+            let _shut_already = one.socket.shutdown(Shutdown::Both);
+        }
     }
 
     /// Connections now, and how many of them have not finished their hello.

@@ -24,7 +24,7 @@ use crate::wire::codes::{Code, Refusal};
 use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
 
-use report::{Report, Stop, StopReason, Update};
+use report::{Register, Report, Stop, StopReason, Update};
 use table::Table;
 use waiters::Waiters;
 
@@ -85,11 +85,12 @@ impl Registry {
     fn apply(&mut self, report: Report) {
         match report {
             Report::Register(register) => {
-                let answer = self.register(register.peer, register.id, register.facts, register.snapshot);
+                let reply = register.reply.clone();
+                let answer = self.register(register);
                 if let Ok(session) = &answer {
                     self.waiters.look(&self.directory, Some(session));
                 }
-                let _worker_gone = register.reply.send(answer);
+                let _worker_gone = reply.send(answer);
             }
             Report::Update(Update { peer, session, facts, snapshot, reply }) => {
                 let answer = self.update(&peer, &session, facts, snapshot);
@@ -126,14 +127,8 @@ impl Registry {
         }
     }
 
-    fn register(
-        &mut self,
-        peer: Arc<Peer>,
-        id: SessionId,
-        facts: Facts,
-        snapshot: Option<Vec<u8>>,
-    ) -> Result<Arc<Session>, Refusal> {
-        let producer = Arc::clone(&peer);
+    fn register(&mut self, register: Register) -> Result<Arc<Session>, Refusal> {
+        let Register { peer: producer, id, issued, facts, snapshot, .. } = register;
         let _permit = producer.authority().admit(Method::SessionRegister)?;
         if !producer.authority().credential().grant.selects(id, &facts) {
             return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
@@ -142,7 +137,8 @@ impl Registry {
         let charge = Charge::take(&self.totals.sessions, &shares.sessions, 1).map_err(busy)?;
         let snapshot = self.keep(producer.authority(), snapshot)?;
         let order = self.table.admit(id, producer.id())?;
-        let lane = Lane::new(id, peer, facts.max_in_flight, Arc::clone(&self.bounds), Arc::clone(&self.clock));
+        let (bounds, clock) = (Arc::clone(&self.bounds), Arc::clone(&self.clock));
+        let lane = Lane::new(id, Arc::clone(&producer), issued, facts.max_in_flight, bounds, clock);
         let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
         self.directory.insert(Arc::clone(&session));
         self.clock.alarm(Instant::now() + self.gone);

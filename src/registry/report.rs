@@ -54,6 +54,8 @@ pub struct Register {
     pub peer: Arc<Peer>,
     /// Its session's id.
     pub id: SessionId,
+    /// Requests that went to this connection before.
+    pub issued: u64,
     /// What it reports.
     pub facts: Facts,
     /// Its first state.

@@ -54,7 +54,7 @@ impl Waiters {
             }
             match directory.resolve(&wait.selector, wait.peer.authority()) {
                 Ok(session) => {
-                    answer(wait, session.row());
+                    answer(wait, session.row(wait.peer.authority()));
                     false
                 }
                 Err(refusal) if refusal.code == Code::SessionNotFound => true,

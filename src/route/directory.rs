@@ -12,7 +12,7 @@ use crate::auth::gate::Authority;
 use crate::auth::selection;
 use crate::ids::SessionId;
 use crate::wire::codes::{Candidate, Code, Refusal};
-use crate::wire::rows::{Facts, Row, State};
+use crate::wire::rows::{CommandOffer, Facts, Row, State};
 use crate::wire::selector::Selector;
 
 use super::lane::{Lane, millis};
@@ -95,9 +95,10 @@ impl Session {
         self.start + Duration::from_millis(self.last_seen_ms.load(Relaxed))
     }
 
-    /// As a list shows it.
-    pub fn row(&self) -> Row {
+    /// As a list shows it to a peer: commands that were not granted to it are not there.
+    pub fn row(&self, authority: &Authority) -> Row {
         let facts = self.facts();
+        let granted = |offer: &&CommandOffer| authority.credential().grant.allows(&offer.name);
         let silent = self.last_seen().elapsed();
         Row {
             session_id: self.id,
@@ -108,7 +109,7 @@ impl Session {
             started: facts.started,
             terminal: facts.terminal.clone(),
             labels: facts.labels.clone(),
-            commands: facts.commands.clone(),
+            commands: facts.commands.iter().filter(granted).cloned().collect(),
             runtimes: facts.runtimes.clone(),
             max_in_flight: facts.max_in_flight,
             info: facts.info.clone(),

@@ -166,10 +166,12 @@ struct SendResult {
 }
 
 impl Lane {
-    /// The lane of a session that its producer has just registered.
+    /// The lane of a session that its producer has just registered. `issued` requests went to that connection before:
+    /// ids count up on a connection, whatever sessions it had.
     pub fn new(
         session: SessionId,
         producer: Arc<Peer>,
+        issued: u64,
         max_in_flight: u32,
         bounds: Arc<LaneBounds>,
         clock: Arc<Clock>,
@@ -182,8 +184,18 @@ impl Lane {
             clock,
             pending: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(State { issued, ..State::default() }),
         })
+    }
+
+    /// Requests that went to this connection so far.
+    pub fn issued(&self) -> u64 {
+        self.state.lock().issued
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.state.lock().ended.is_some()
     }
 
     /// The session's producer.

@@ -1,0 +1,247 @@
+//! What one peer says, message by message: ids, payloads, the gate, then the method.
+//!
+//! A broken rule ends the connection; a request that cannot be done is refused and the conversation goes on.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::ids::SessionId;
+use crate::registry::report::Report;
+use crate::route::directory::Session;
+use crate::route::lane::{Lane, NeverIssued, Outcome};
+use crate::route::peer::{Peer, Place};
+use crate::wire::codes::{Code, ErrorObject, Refusal};
+use crate::wire::lines::Role;
+use crate::wire::message::{self, Header};
+use crate::wire::methods::{self, Method};
+use crate::wire::text::escaped_lines;
+use crate::wire::transcript::{Hash, sha256};
+
+use super::hub::Hub;
+use super::{caller, operator, producer};
+
+/// Why a conversation is over.
+pub enum Over {
+    /// The peer has said `closing`.
+    Closed,
+    /// The peer broke a rule: this one.
+    Broken(&'static str),
+}
+
+/// A request that passed the gate.
+pub struct Request<'a> {
+    /// Its id.
+    pub id: u64,
+    /// Its parameters, not yet read.
+    pub params: Option<&'a RawValue>,
+    /// Its payload.
+    pub payload: Option<&'a [u8]>,
+    plaintext: &'a [u8],
+}
+
+impl Request<'_> {
+    /// Its digest, where a receipt was asked for.
+    pub fn receipt(&self, asked: bool) -> Option<Hash> {
+        asked.then(|| sha256(&[self.plaintext]))
+    }
+}
+
+/// What a method came to: answered already (or somebody will), or refused.
+pub type Done = Result<(), Refusal>;
+
+/// One peer's side of things.
+pub struct Conversation<'a> {
+    /// The daemon.
+    pub hub: &'a Hub,
+    /// The peer.
+    pub peer: &'a Arc<Peer>,
+    /// What is spoken.
+    pub protocol: u16,
+    /// The producer's session.
+    pub owned: Option<Owned<'a>>,
+    heard: u64,
+}
+
+/// A session that this connection owns. Dropped, it is gone: its commands end and the registry is told.
+pub struct Owned<'a> {
+    hub: &'a Hub,
+    peer: &'a Arc<Peer>,
+    /// The session.
+    pub session: Arc<Session>,
+}
+
+impl<'a> Owned<'a> {
+    /// From the registry's answer.
+    pub fn new(hub: &'a Hub, peer: &'a Arc<Peer>, session: Arc<Session>) -> Self {
+        Self { hub, peer, session }
+    }
+
+    /// Ends the session; answers to its commands may still come.
+    pub fn end(&self) {
+        self.session.lane.end(Code::SessionLost);
+        self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id() });
+    }
+}
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cancel {
+    id: u64,
+}
+
+impl<'a> Conversation<'a> {
+    /// At the welcome.
+    pub fn new(hub: &'a Hub, peer: &'a Arc<Peer>, protocol: u16) -> Self {
+        Self { hub, peer, protocol, owned: None, heard: 0 }
+    }
+
+    /// One frame's plaintext.
+    pub fn hear(&mut self, plaintext: &[u8]) -> Result<(), Over> {
+        let message = message::read(plaintext).map_err(Over::Broken)?;
+        if let Some(owned) = &self.owned {
+            owned.session.seen();
+        }
+        match message.header {
+            Header::Request { id, method, params } => {
+                if id != self.heard + 1 {
+                    return Err(Over::Broken("a request's id is out of order"));
+                }
+                self.heard = id;
+                let request = Request { id, params, payload: message.payload, plaintext };
+                self.request(&method, request)
+            }
+            Header::Notification { .. } if message.payload.is_some() => {
+                Err(Over::Broken("a notification carries a payload"))
+            }
+            Header::Notification { method, params } => self.told(&method, params),
+            Header::Answer { id, result, receipt: None } if result.get() == "{}" => {
+                self.answered(id, Outcome::Done(message.payload))
+            }
+            Header::Answer { .. } => Err(Over::Broken("an answer to the daemon has fields that it must not have")),
+            Header::Failure { .. } if message.payload.is_some() => Err(Over::Broken("a failure carries a payload")),
+            Header::Failure { id, error } => self.answered(id, Outcome::Failed(failure_text(&error))),
+        }
+    }
+
+    fn request(&mut self, name: &str, request: Request<'_>) -> Result<(), Over> {
+        let (id, role) = (request.id, self.peer.authority().role());
+        let method = Method::from_name(name).filter(|method| method.is_for(role) && self.speaks(*method));
+        let done = match method {
+            _ if self.hub.is_closing() => Err(Code::ShuttingDown.into()),
+            None if request.payload.is_some() => return Err(Over::Broken("an unknown method carries a payload")),
+            None => Err(Code::UnknownMethod.into()),
+            Some(method) if request.payload.is_some() && !method.takes_payload() => {
+                return Err(Over::Broken("a method without a payload carries one"));
+            }
+            Some(method) => self.admitted(method, request),
+        };
+        if let Err(refusal) = done {
+            let _gone = self.peer.refuse(id, &refusal);
+        }
+        Ok(())
+    }
+
+    fn speaks(&self, method: Method) -> bool {
+        self.protocol > 0 || matches!(method, Method::DaemonStatus | Method::DaemonDrain | Method::DaemonStop)
+    }
+
+    /// The permit is held until what the method does is published, and given up before it waits for anybody.
+    fn admitted(&mut self, method: Method, request: Request<'_>) -> Done {
+        let peer = self.peer;
+        let permit = peer.authority().admit(method).map_err(|code| {
+            let refusal = Refusal::from(code);
+            if method == Method::SessionSend {
+                refusal.delivery(crate::wire::codes::Delivery::NotDelivered)
+            } else {
+                refusal
+            }
+        })?;
+        match method {
+            Method::SessionRegister => producer::register(self, permit, request),
+            Method::SessionUpdate => producer::update(self, permit, request),
+            Method::SessionHeartbeat => producer::heartbeat(self, permit, &request),
+            Method::SessionUnregister => producer::unregister(self, permit, &request),
+            Method::SessionList => caller::list(self, permit, &request),
+            Method::SessionGet => caller::get(self, permit, &request),
+            Method::SessionSend => caller::send(self, permit, &request),
+            Method::SessionWait => caller::wait(self, permit, &request),
+            Method::DaemonStatus => operator::status(self, permit, &request),
+            Method::CredentialList => operator::credential_list(self, permit, &request),
+            Method::CredentialEnroll => operator::credential_enroll(self, permit, &request),
+            Method::CredentialRevoke => operator::credential_revoke(self, permit, &request),
+            Method::CredentialRenew => operator::credential_renew(self, permit, &request),
+            Method::DaemonDrain => operator::drain(self, permit, &request),
+            Method::DaemonStop => operator::stop(self, permit, &request),
+        }
+    }
+
+    fn told(&mut self, name: &str, params: Option<&RawValue>) -> Result<(), Over> {
+        match name {
+            methods::CLOSING => Err(Over::Closed),
+            methods::CANCEL => {
+                let _permit =
+                    self.peer.authority().admit_delivery().map_err(|_| Over::Broken("no longer let through"))?;
+                let Ok(Cancel { id }) = message::params(params) else {
+                    return Err(Over::Broken("$/cancel takes an id"));
+                };
+                match self.peer.place(id) {
+                    Some(Place::Lane(lane)) => lane.cancel(self.peer.id(), id),
+                    Some(Place::Registry) => {
+                        self.hub.report(Report::CancelWait { connection: self.peer.id(), request: id });
+                    }
+                    // Answered meanwhile: the two crossed.
+                    None => {}
+                }
+                Ok(())
+            }
+            // A newer peer may tell more than we know.
+            _ => Ok(()),
+        }
+    }
+
+    fn answered(&self, id: u64, outcome: Outcome<'_>) -> Result<(), Over> {
+        // Held until the caller has the answer: what a revoked producer says counts for nothing.
+        let _permit = self.peer.authority().admit_delivery().map_err(|_| Over::Broken("no longer let through"))?;
+        let lane: Option<&Arc<Lane>> = self.owned.as_ref().map(|owned| &owned.session.lane);
+        let answered = lane.map_or(Err(NeverIssued), |lane| lane.answered(id, outcome));
+        answered.map_err(|NeverIssued| Over::Broken("an answer to a request that was never made"))
+    }
+
+    /// The producer's session, if it has one that has not ended.
+    pub fn session(&self) -> Result<&Arc<Session>, Refusal> {
+        match &self.owned {
+            Some(owned) if !owned.session.lane.has_ended() => Ok(&owned.session),
+            _ => Err(Code::NotRegistered.into()),
+        }
+    }
+
+    /// Whether grants narrow what this peer sees.
+    pub fn sees_all(&self) -> bool {
+        let authority = self.peer.authority();
+        authority.role() == Role::Operator || authority.credential().grant.selects_all()
+    }
+}
+
+/// The text of a producer's failure, bounded and without control characters.
+fn failure_text(error: &ErrorObject) -> String {
+    let mut text = escaped_lines(&error.message);
+    let mut end = text.len().min(crate::limits::FAILURE_MAX_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+/// A session id that the producer chose, or a new one.
+pub fn session_id(chosen: Option<SessionId>) -> SessionId {
+    chosen.unwrap_or_else(SessionId::random)
+}

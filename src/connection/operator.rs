@@ -1,0 +1,253 @@
+//! Methods of operators, the frozen ones of protocol 0 among them.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use crossbeam_channel::bounded;
+use serde::{Deserialize, Serialize};
+
+use crate::auth::credentials::Enrolment;
+use crate::auth::gate::{End, Permit};
+use crate::auth::record::{Record, ScopeList};
+use crate::ids::{CredentialId, Fingerprint, PublicKey};
+use crate::registry::report::{Report, StopReason};
+use crate::wire::codes::{Code, Refusal};
+use crate::wire::lines::Role;
+use crate::wire::message;
+use crate::wire::object;
+use crate::wire::selector::Selector;
+
+use super::caller::{page_start, paged};
+use super::dispatch::{Conversation, Done, Request};
+use super::status::{FullStatus, ZeroStatus};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain {
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Paged {
+    #[serde(default, deserialize_with = "object::some")]
+    page: Option<String>,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Enroll {
+    public_key: PublicKey,
+    label: String,
+    role: Role,
+    scopes: ScopeList,
+    #[serde(default, deserialize_with = "object::some_objects")]
+    sessions: Option<Vec<Selector>>,
+    #[serde(default, deserialize_with = "object::some")]
+    commands: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "object::some")]
+    expires: Option<jiff::Timestamp>,
+    #[serde(default, deserialize_with = "object::some")]
+    replaces: Option<CredentialId>,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    credential: CredentialId,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Renew {
+    credential: CredentialId,
+    #[serde(default, deserialize_with = "object::some")]
+    expires: Option<jiff::Timestamp>,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stop {
+    #[serde(default)]
+    force: bool,
+    #[serde(default)]
+    receipt: bool,
+}
+
+#[derive(Serialize)]
+struct RecordRow {
+    credential: CredentialId,
+    label: String,
+    role: Role,
+    default: bool,
+    fingerprint: Fingerprint,
+    scopes: ScopeList,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<Vec<Selector>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commands: Option<Vec<String>>,
+    issued: jiff::Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<jiff::Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked: Option<jiff::Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired: Option<jiff::Timestamp>,
+    state: &'static str,
+    connections: usize,
+}
+
+#[derive(Serialize)]
+struct Enrolled {
+    credential: CredentialId,
+    fingerprint: Fingerprint,
+}
+
+#[derive(Serialize)]
+struct Revoked {
+    credential: CredentialId,
+    label: String,
+    cut: usize,
+}
+
+#[derive(Serialize)]
+struct Renewed {
+    credential: CredentialId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<jiff::Timestamp>,
+}
+
+#[derive(Serialize)]
+struct Sessions {
+    sessions: u64,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+pub(super) fn status(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Plain { receipt } = message::params(request.params)?;
+    let receipt = request.receipt(receipt);
+    let _gone = match on.protocol {
+        0 => on.peer.answer(request.id, &ZeroStatus::of(on), None, receipt),
+        _ => on.peer.answer(request.id, &FullStatus::of(on), None, receipt),
+    };
+    Ok(())
+}
+
+pub(super) fn credential_list(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Paged { page, receipt } = message::params(request.params)?;
+    let from = page_start(page.as_deref())?;
+    let rows = on.hub.credentials.list().into_iter().zip(0_u64..).skip_while(|(_, number)| *number < from);
+    let rows = rows.map(|((record, live), number)| {
+        let end = live.as_ref().and_then(|credential| credential.gate.end());
+        let connections = live.as_ref().map_or(0, |credential| credential.connected());
+        (number, row(record, end, connections))
+    });
+    let (page, rows) = paged(rows);
+    let _gone = on.peer.answer(request.id, &page, Some(&rows), request.receipt(receipt));
+    Ok(())
+}
+
+fn row(record: Record, end: Option<End>, connections: usize) -> RecordRow {
+    RecordRow {
+        credential: record.credential,
+        label: record.label,
+        role: record.role,
+        default: record.default,
+        fingerprint: record.public_key.fingerprint(),
+        scopes: record.scopes,
+        sessions: record.sessions,
+        commands: record.commands,
+        issued: record.issued,
+        expires: record.expires,
+        revoked: record.revoked,
+        expired: record.expired,
+        state: match end {
+            None => "active",
+            Some(End::Revoked) => "revoked",
+            Some(End::Expired) => "expired",
+        },
+        connections,
+    }
+}
+
+pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let asked: Enroll = message::params(request.params)?;
+    let fingerprint = asked.public_key.fingerprint();
+    let receipt = request.receipt(asked.receipt);
+    // `replaces` ends a credential, perhaps this one: nothing may be held.
+    drop(permit);
+    let credential = on.hub.credentials.enroll(Enrolment {
+        public_key: asked.public_key,
+        label: asked.label,
+        role: asked.role,
+        scopes: asked.scopes,
+        sessions: asked.sessions,
+        commands: asked.commands,
+        expires: asked.expires,
+        replaces: asked.replaces,
+    })?;
+    log::info!("credential {credential} enrolled by {}", on.peer.authority().credential().id);
+    let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
+    Ok(())
+}
+
+pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Named { credential, receipt } = message::params(request.params)?;
+    drop(permit);
+    let (label, cut) = on.hub.credentials.revoke(credential)?;
+    log::info!("credential {credential} revoked by {}, {cut} connections cut", on.peer.authority().credential().id);
+    let _gone = on.peer.answer(request.id, &Revoked { credential, label, cut }, None, request.receipt(receipt));
+    Ok(())
+}
+
+pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Renew { credential, expires, receipt } = message::params(request.params)?;
+    on.hub.credentials.renew(credential, expires)?;
+    on.hub.clock.alarm(std::time::Instant::now());
+    let _gone = on.peer.answer(request.id, &Renewed { credential, expires }, None, request.receipt(receipt));
+    Ok(())
+}
+
+pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Plain { receipt } = message::params(request.params)?;
+    on.hub.draining.store(true, SeqCst);
+    let sessions = on.hub.directory.len() as u64;
+    let receipt = request.receipt(receipt);
+    // Answered first: with no session the daemon ends at once.
+    let _gone = match on.protocol {
+        0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
+        _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),
+    };
+    drop(permit);
+    on.hub.report(Report::Drain);
+    Ok(())
+}
+
+pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Stop { force, receipt } = message::params(request.params)?;
+    if on.protocol == 0 && !request.params.is_some_and(|params| params.get().contains("\"force\"")) {
+        return Err(Refusal::invalid("force takes true or false"));
+    }
+    let receipt = request.receipt(receipt);
+    drop(permit);
+    let (reply, answer) = bounded(1);
+    on.hub.report(Report::Stop { force, reply });
+    let sessions = answer.recv().map_err(|_| Code::ShuttingDown)??;
+    let _gone = match on.protocol {
+        0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
+        _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),
+    };
+    log::info!("stop asked by {}", on.peer.authority().credential().id);
+    on.hub.stop.request(StopReason::Asked);
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Methods of producers. Ownership is the connection's: no parameter names a session to act on.
+
+use crossbeam_channel::bounded;
+use serde::{Deserialize, Serialize};
+
+use crate::auth::gate::Permit;
+use crate::ids::SessionId;
+use crate::registry::report::{self, Report};
+use crate::wire::codes::{Code, Refusal};
+use crate::wire::message;
+use crate::wire::rows::{self, Facts};
+
+use super::dispatch::{Conversation, Done, Owned, Request, session_id};
+
+#[derive(Serialize)]
+struct Registered {
+    session_id: SessionId,
+    limits: RegisteredLimits,
+}
+
+#[derive(Serialize)]
+struct RegisteredLimits {
+    max_in_flight: u32,
+    queued_max: u64,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain {
+    #[serde(default)]
+    receipt: bool,
+}
+
+pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: Request<'_>) -> Done {
+    let params: rows::Register = message::params(request.params)?;
+    let receipt = request.receipt(params.receipt);
+    let id = session_id(params.session_id);
+    let facts = Facts::new(params)?;
+    let max_in_flight = facts.max_in_flight;
+    let snapshot = snapshot(on, request.payload)?;
+    if on.session().is_ok() {
+        return Err(Code::AlreadyRegistered.into());
+    }
+    let issued = on.owned.take().map_or(0, |ended| ended.session.lane.issued());
+    // The registry looks at the gate again and holds its permit until the session is published.
+    drop(permit);
+    let (reply, answer) = bounded(1);
+    let peer = std::sync::Arc::clone(on.peer);
+    on.hub.report(Report::Register(report::Register { peer, id, issued, facts, snapshot, reply }));
+    let session = answer.recv().map_err(|_| Code::ShuttingDown)??;
+    on.owned = Some(Owned::new(on.hub, on.peer, session));
+    let limits = RegisteredLimits { max_in_flight, queued_max: on.hub.limits.session_queued };
+    let _gone = on.peer.answer(request.id, &Registered { session_id: id, limits }, None, receipt);
+    Ok(())
+}
+
+pub(super) fn update(on: &mut Conversation<'_>, permit: Permit<'_>, request: Request<'_>) -> Done {
+    let params: rows::Update = message::params(request.params)?;
+    let session = std::sync::Arc::clone(on.session()?);
+    let receipt = request.receipt(params.receipt);
+    let snapshot = match (params.snapshot, request.payload) {
+        (true, payload) => Some(snapshot(on, payload)?.unwrap_or_else(|| b"null".to_vec())),
+        (false, None) => None,
+        (false, Some(_)) => return Err(Refusal::invalid("a payload goes with \"snapshot\":true")),
+    };
+    let facts = session.facts().updated(params)?;
+    drop(permit);
+    let (reply, answer) = bounded(1);
+    let peer = std::sync::Arc::clone(on.peer);
+    on.hub.report(Report::Update(report::Update { peer, session, facts, snapshot, reply }));
+    answer.recv().map_err(|_| Code::ShuttingDown)??;
+    let _gone = on.peer.answer(request.id, &Nothing {}, None, receipt);
+    Ok(())
+}
+
+pub(super) fn heartbeat(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Plain { receipt } = message::params(request.params)?;
+    on.session()?;
+    let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
+    Ok(())
+}
+
+pub(super) fn unregister(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Plain { receipt } = message::params(request.params)?;
+    on.session()?;
+    drop(permit);
+    if let Some(owned) = &on.owned {
+        owned.end();
+    }
+    let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
+    Ok(())
+}
+
+fn snapshot(on: &Conversation<'_>, payload: Option<&[u8]>) -> Result<Option<Vec<u8>>, Refusal> {
+    match payload {
+        Some(bytes) if bytes.len() as u64 > on.hub.limits.snapshot_bytes => {
+            Err(Refusal::too_large("snapshot", on.hub.limits.snapshot_bytes))
+        }
+        other => Ok(other.map(<[u8]>::to_vec)),
+    }
+}

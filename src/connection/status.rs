@@ -1,0 +1,148 @@
+//! What `daemon.status` tells. For a narrowed grant only what it may see.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use serde::Serialize;
+
+use crate::account::Usage;
+use crate::auth::credential::Credential;
+use crate::ids::{CredentialId, Generation};
+use crate::wire::lines::Range;
+use crate::wire::selector::Selector;
+
+use super::dispatch::Conversation;
+
+/// Of protocol 0, frozen.
+#[derive(Serialize)]
+pub(super) struct ZeroStatus {
+    generation: Generation,
+    build: String,
+    protocol: Range,
+    sessions: usize,
+    draining: bool,
+}
+
+/// Of the current protocol.
+#[derive(Serialize)]
+pub(super) struct FullStatus {
+    generation: Generation,
+    build: String,
+    protocol: Range,
+    pid: u32,
+    started: jiff::Timestamp,
+    draining: bool,
+    sessions: usize,
+    pending: u64,
+    connections: Connections,
+    accounts: Vec<Account>,
+    credentials: Vec<Holder>,
+}
+
+#[derive(Serialize)]
+struct Connections {
+    open: usize,
+    unfinished_hellos: usize,
+}
+
+#[derive(Serialize)]
+struct Account {
+    name: &'static str,
+    used: u64,
+    peak: u64,
+    limit: u64,
+    refused: u64,
+}
+
+#[derive(Serialize)]
+struct Holder {
+    credential: CredentialId,
+    label: String,
+    role: &'static str,
+    connections: usize,
+    sessions: u64,
+    in_flight: u64,
+    queued: u64,
+    queued_bytes: u64,
+    outbound_bytes: u64,
+    rejected: u64,
+}
+
+impl ZeroStatus {
+    pub(super) fn of(on: &Conversation<'_>) -> Self {
+        Self {
+            generation: on.hub.generation,
+            build: on.hub.build.clone(),
+            protocol: Range::OURS,
+            sessions: on.hub.directory.len(),
+            draining: on.hub.draining.load(SeqCst),
+        }
+    }
+}
+
+impl FullStatus {
+    pub(super) fn of(on: &Conversation<'_>) -> Self {
+        let hub = on.hub;
+        let own = on.peer.authority().credential();
+        let all = on.sees_all();
+        let sessions = hub.directory.select(&Selector::default(), on.peer.authority(), 0);
+        let (open, unfinished_hellos) = if all { hub.slots.count() } else { (own.connected(), 0) };
+        let totals = &hub.totals;
+        let pools = [
+            &totals.connections,
+            &totals.operators,
+            &totals.sessions,
+            &hub.lanes.queued,
+            &hub.lanes.queued_bytes,
+            &totals.inbound_bytes,
+            &totals.outbound_bytes,
+            &totals.snapshots,
+            &totals.streams,
+        ];
+        let mut holders = if on.peer.authority().role() == crate::wire::lines::Role::Operator {
+            let mut holders = hub.credentials.all();
+            holders.retain(|credential| credential.connected() > 0 || credential.shares.rejected.load(Relaxed) > 0);
+            holders
+        } else {
+            vec![std::sync::Arc::clone(own)]
+        };
+        holders.sort_by(|a, b| (a.role.word(), &a.label, a.id).cmp(&(b.role.word(), &b.label, b.id)));
+        Self {
+            generation: hub.generation,
+            build: hub.build.clone(),
+            protocol: Range::OURS,
+            pid: std::process::id(),
+            started: hub.started,
+            draining: hub.draining.load(SeqCst),
+            sessions: sessions.len(),
+            pending: sessions.iter().map(|session| session.lane.pending()).sum(),
+            connections: Connections { open, unfinished_hellos },
+            accounts: pools.iter().filter(|_| all).map(|pool| pool.usage().into()).collect(),
+            credentials: holders.iter().map(|credential| Holder::of(credential)).collect(),
+        }
+    }
+}
+
+impl From<Usage> for Account {
+    fn from(usage: Usage) -> Self {
+        let Usage { name, used, peak, limit, refused } = usage;
+        Self { name, used, peak, limit, refused }
+    }
+}
+
+impl Holder {
+    fn of(credential: &Credential) -> Self {
+        let shares = &credential.shares;
+        Self {
+            credential: credential.id,
+            label: credential.label.clone(),
+            role: credential.role.word(),
+            connections: credential.connected(),
+            sessions: shares.sessions.used(),
+            in_flight: shares.in_flight.load(Relaxed),
+            queued: shares.queued.used(),
+            queued_bytes: shares.queued_bytes.used(),
+            outbound_bytes: shares.outbound_bytes.used(),
+            rejected: shares.rejected.load(Relaxed),
+        }
+    }
+}

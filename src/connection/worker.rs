@@ -1,0 +1,163 @@
+//! One connection, from `accept` to its end. It reads like a story: hello, register, look again, then read, open, admit,
+//! dispatch until it is over. Every exit passes the same last lines.
+
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::ids::{ConnectionId, Fingerprint};
+use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, FRAME_MAX_BYTES, HEARTBEAT_MS};
+use crate::route::peer::{Peer, Place};
+use crate::wire::message;
+use crate::wire::methods::WELCOME;
+
+use super::dispatch::{Conversation, Over};
+use super::hello::{self, Admitted};
+use super::hub::Hub;
+use super::reader::{Budget, Ended, Reader};
+use super::slots::Slot;
+
+/// How a connection ended.
+struct Outcome {
+    reason: &'static str,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// Serves a connection and tells the log how it ended. A panic ends this connection only.
+pub fn serve(hub: &Arc<Hub>, socket: Arc<UnixStream>, slot: Slot, uid: u32) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| story(hub, socket, slot)));
+    let outcome = outcome.unwrap_or(Outcome { reason: "a bug of usherd", fingerprint: None });
+    if outcome.reason == hello::HEALTH {
+        return;
+    }
+    hub.outcomes.tell(outcome.reason, || {
+        let key = outcome.fingerprint.map_or_else(|| "-".to_owned(), |key| key.to_string());
+        format!("connection of uid {uid}, key {key}: {}", outcome.reason)
+    });
+}
+
+fn story(hub: &Arc<Hub>, socket: Arc<UnixStream>, slot: Slot) -> Outcome {
+    let mut reader = Reader::new(Arc::clone(&socket));
+    let admitted = match hello::receive(hub, &socket, &mut reader, slot) {
+        Ok(admitted) => admitted,
+        Err(not_in) => return Outcome { reason: not_in.reason, fingerprint: not_in.fingerprint },
+    };
+    let Admitted { peer, mut opener, protocol, fingerprint, place: _place, charge: _charge } = admitted;
+    let outcome = |reason| Outcome { reason, fingerprint: Some(fingerprint) };
+
+    // Registered first, looked at again afterwards: a revocation either sees this connection or is seen by it.
+    let _registered = Registered::new(hub, &peer);
+    if peer.authority().admit_delivery().is_err() {
+        return outcome("revoked during its hello");
+    }
+    if hub.is_closing() {
+        return outcome("daemon is ending");
+    }
+    if peer.send(message::notification(WELCOME, &welcome(hub, &peer, protocol))).is_err() {
+        return outcome("gone before its welcome");
+    }
+    let shares = &peer.authority().credential().shares;
+    let budget = Budget { total: Arc::clone(&hub.totals.inbound_bytes), share: Arc::clone(&shares.inbound_bytes) };
+    let within = Duration::from_millis(hub.limits.frame_ms);
+    let mut conversation = Conversation::new(hub, &peer, protocol);
+    loop {
+        let plaintext = match reader.frame(&mut opener, within, &budget) {
+            Ok(plaintext) => plaintext,
+            Err(Ended::Eof) => return outcome("lost"),
+            Err(ended) => {
+                peer.close(ended.word());
+                return outcome(ended.word());
+            }
+        };
+        match conversation.hear(plaintext) {
+            Ok(()) => {}
+            Err(Over::Closed) => {
+                peer.close("closed by peer");
+                return outcome("closed by peer");
+            }
+            Err(Over::Broken(rule)) => {
+                peer.close(rule);
+                return outcome(rule);
+            }
+        }
+    }
+}
+
+/// A connection's entry in its credential and in the hub; taken out when the connection ends, with all that waits for it.
+struct Registered<'a> {
+    hub: &'a Hub,
+    peer: &'a Arc<Peer>,
+}
+
+impl<'a> Registered<'a> {
+    fn new(hub: &'a Hub, peer: &'a Arc<Peer>) -> Self {
+        hub.peers.lock().insert(peer.id(), Arc::clone(peer));
+        let connection: Arc<Peer> = Arc::clone(peer);
+        peer.authority().credential().connect(peer.id(), connection);
+        Self { hub, peer }
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.peer.cut_now();
+        let id = self.peer.id();
+        for (request, place) in self.peer.places() {
+            match place {
+                Place::Lane(lane) => lane.cancel(id, request),
+                Place::Registry => {
+                    self.hub.report(crate::registry::report::Report::CancelWait { connection: id, request });
+                }
+            }
+        }
+        self.peer.authority().credential().disconnect(id);
+        self.hub.peers.lock().remove(&id);
+    }
+}
+
+#[derive(Serialize)]
+struct Welcome {
+    connection: ConnectionId,
+    protocol: u16,
+    role: &'static str,
+    scopes: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<jiff::Timestamp>,
+    limits: WelcomeLimits,
+    build: String,
+}
+
+#[derive(Serialize)]
+struct WelcomeLimits {
+    frame_max_bytes: u64,
+    input_max_bytes: u64,
+    result_max_bytes: u64,
+    snapshot_max_bytes: u64,
+    deadline_default_ms: u64,
+    deadline_max_ms: u64,
+    heartbeat_ms: u64,
+}
+
+fn welcome(hub: &Hub, peer: &Peer, protocol: u16) -> Welcome {
+    let authority = peer.authority();
+    Welcome {
+        connection: peer.id(),
+        protocol,
+        role: authority.role().word(),
+        scopes: authority.scopes().names(),
+        expires: authority.credential().gate.expires(),
+        limits: WelcomeLimits {
+            frame_max_bytes: FRAME_MAX_BYTES as u64,
+            input_max_bytes: hub.limits.input_bytes,
+            result_max_bytes: hub.limits.result_bytes,
+            snapshot_max_bytes: hub.limits.snapshot_bytes,
+            deadline_default_ms: DEADLINE_DEFAULT_MS,
+            deadline_max_ms: DEADLINE_MAX_MS,
+            heartbeat_ms: HEARTBEAT_MS,
+        },
+        build: hub.build.clone(),
+    }
+}

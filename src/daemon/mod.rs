@@ -1,0 +1,253 @@
+//! `usherd`: sets up, serves, tears down in reverse. Owns every thread and joins it.
+
+mod acceptor;
+mod background;
+mod first_start;
+mod logging;
+mod options;
+mod shutdown;
+mod signals;
+mod workers;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+use nix::sys::stat::{Mode, umask};
+use parking_lot::Mutex;
+
+use crate::account::Pool;
+use crate::auth::credentials::Credentials;
+use crate::auth::identity::Identity;
+use crate::connection::hub::{Hub, Totals};
+use crate::connection::outcomes::Outcomes;
+use crate::connection::slots::Slots;
+use crate::error::{Exit, Failure};
+use crate::ids::Generation;
+use crate::limits::Limits;
+use crate::registry::report::{Report, Stop, StopReason};
+use crate::registry::{self, Registry};
+use crate::route::clock::Clock;
+use crate::route::directory::Directory;
+use crate::route::flusher::Flusher;
+use crate::route::lane::{LaneBounds, Pending};
+use crate::store::socket::Listener;
+use crate::store::{Dir, Lock, Paths, Problem, StoreError, paths};
+use crate::threads;
+
+use acceptor::Acceptor;
+use options::{Action, Mode as RunMode, Options};
+
+/// Reports under way to the registry: workers wait when it is this far behind.
+const REPORTS: usize = 1_024;
+/// How often expiries are looked at while one is near.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Program and version, as peers are told.
+pub const BUILD: &str = concat!("usherd/", env!("CARGO_PKG_VERSION"));
+
+/// The program.
+pub fn main() -> ExitCode {
+    let said = match options::parse(std::env::args_os()) {
+        Ok(Action::Print(text)) => {
+            let _closed = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Ok(Action::Run(options)) => options,
+        Err(failure) => return fail(&failure),
+    };
+    let done = match said.mode {
+        RunMode::Background => background::launch(&said),
+        RunMode::Foreground | RunMode::Detached => run(&said),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => fail(&failure),
+    }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    let _closed = writeln!(std::io::stderr(), "usherd: {failure}");
+    ExitCode::from(failure.exit as u8)
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    if options.mode == RunMode::Detached {
+        background::leave_the_shell_behind();
+    }
+    umask(Mode::from_bits_truncate(0o077));
+    let paths = Paths::from_env().map_err(store_failure)?;
+    let root = Dir::create(paths.root()).map_err(store_failure)?;
+    let lock = match root.lock(paths::LOCK) {
+        Ok(lock) => Arc::new(lock),
+        Err(error) if options.mode == RunMode::Detached && matches!(error.problem(), Problem::Held { .. }) => {
+            background::tell_launcher(background::HELD);
+            return Ok(());
+        }
+        Err(error) => return Err(held(error)),
+    };
+    logging::start(&root, options.mode)?;
+    raise_descriptors();
+    first_start::make_keys(&root, &lock).map_err(store_failure)?;
+    let identity = Arc::new(first_start::load_daemon_key(&root).map_err(store_failure)?);
+    let credentials =
+        Credentials::load(root.try_clone().map_err(store_failure)?, &options.limits).map_err(store_failure)?;
+    // Blocked before any thread is made: each signal is taken by the one thread that waits for it.
+    let signals = signals::block()?;
+    let folder = root.create_sub(paths::SOCKET_FOLDER).map_err(store_failure)?;
+    let listener = Listener::bind(&folder, &lock).map_err(store_failure)?;
+
+    let (daemon, stop) =
+        Daemon::start(options, identity, credentials, root, folder, listener, Arc::clone(&lock), signals)?;
+    log::info!("{BUILD} is ready in {}, generation {}", paths.root().display(), daemon.hub.generation);
+    if options.mode == RunMode::Detached {
+        background::tell_launcher(background::READY);
+    }
+    let reason = stop.recv().unwrap_or(StopReason::Asked);
+    log::info!("ending: {}", reason.word());
+    daemon.end(reason);
+    log::info!("ended");
+    drop(lock);
+    Ok(())
+}
+
+/// Every thread of a running daemon, in the order in which they are made.
+struct Daemon {
+    hub: Arc<Hub>,
+    registry: JoinHandle<()>,
+    clock: JoinHandle<()>,
+    signals: signals::Signals,
+    acceptor: Acceptor,
+}
+
+impl Daemon {
+    #[expect(clippy::too_many_arguments, reason = "everything that the set-up has made, handed over once")]
+    fn start(
+        options: &Options,
+        identity: Arc<Identity>,
+        credentials: Credentials,
+        root: Dir,
+        folder: Dir,
+        listener: Listener,
+        lock: Arc<Lock>,
+        signals: signals::Blocked,
+    ) -> Result<(Self, Receiver<StopReason>), Failure> {
+        let (ask_stop, stop) = bounded(1);
+        let (reports, to_registry) = bounded(REPORTS);
+        let hub = Arc::new(hub(&options.limits, identity, credentials, Stop::new(ask_stop), reports)?);
+        let registry = {
+            let totals = registry::Totals {
+                sessions: Arc::clone(&hub.totals.sessions),
+                snapshots: Arc::clone(&hub.totals.snapshots),
+                streams: Arc::clone(&hub.totals.streams),
+            };
+            let registry = Registry::new(
+                &hub.limits,
+                totals,
+                Arc::clone(&hub.directory),
+                Arc::clone(&hub.lanes),
+                Arc::clone(&hub.clock),
+                hub.stop.clone(),
+            );
+            thread("registry", move || registry.run(&to_registry))?
+        };
+        let clock = {
+            let hub = Arc::clone(&hub);
+            thread("clock", move || hub.clock.run(|now| look(&hub, now)))?
+        };
+        let signals = signals.wait_in_thread(hub.stop.clone())?;
+        let acceptor = Acceptor::start(Arc::clone(&hub), root, folder, listener, lock)?;
+        Ok((Self { hub, registry, clock, signals, acceptor }, stop))
+    }
+}
+
+fn hub(
+    limits: &Limits,
+    identity: Arc<Identity>,
+    credentials: Credentials,
+    stop: Stop,
+    reports: crossbeam_channel::Sender<Report>,
+) -> Result<Hub, Failure> {
+    let operators = limits.operator_connections.min(limits.connections - 1);
+    let flusher = Flusher::new().map_err(|error| {
+        Failure::new(Exit::Unavailable, "start", format!("no socket pair for the flusher: {error}"))
+    })?;
+    Ok(Hub {
+        generation: Generation::random(),
+        build: BUILD.to_owned(),
+        started: jiff::Timestamp::now(),
+        identity,
+        credentials,
+        directory: Arc::new(Directory::default()),
+        reports: Mutex::new(Some(reports)),
+        clock: Arc::new(Clock::default()),
+        flusher,
+        lanes: Arc::new(LaneBounds {
+            queued_max: usize::try_from(limits.session_queued).unwrap_or(usize::MAX),
+            queued: Pool::new("queued", limits.queued),
+            queued_bytes: Pool::new("queued-bytes", limits.queued_bytes),
+            settle: Duration::from_millis(limits.settle_ms),
+            result_max: limits.result_bytes,
+            pending: Arc::new(Pending::default()),
+        }),
+        slots: Slots::new(limits),
+        outcomes: Outcomes::default(),
+        totals: Totals {
+            connections: Pool::new("connections", limits.connections - operators),
+            operators: Pool::new("operator-connections", limits.connections),
+            inbound_bytes: Pool::new("inbound-bytes", limits.inbound_bytes),
+            outbound_bytes: Pool::new("outbound-bytes", limits.outbound_bytes),
+            sessions: Pool::new("sessions", limits.sessions),
+            snapshots: Pool::new("snapshots-total-bytes", limits.snapshots_total_bytes),
+            streams: Pool::new("streams", limits.streams),
+        },
+        stop,
+        peers: Mutex::default(),
+        draining: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        limits: limits.clone(),
+    })
+}
+
+/// What the clock looks at when it rings; when it is to ring again.
+fn look(hub: &Hub, now: Instant) -> Option<Instant> {
+    let lanes = hub.directory.all().iter().filter_map(|session| session.lane.expire(now)).min();
+    let expiries = hub.credentials.sweep().then(|| now + SWEEP);
+    // A registry that is behind will look by itself: it is told again at the next ring.
+    let behind = match hub.reports.lock().as_ref() {
+        Some(reports) => reports.try_send(Report::Tick).is_err().then(|| now + SWEEP),
+        None => None,
+    };
+    [lanes, expiries, behind].into_iter().flatten().min()
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
+    threads::spawn(name, body)
+        .map_err(|error| Failure::new(Exit::Unavailable, "start", format!("no thread for the {name}: {error}")))
+}
+
+/// A file that the daemon cannot start with.
+fn store_failure(error: StoreError) -> Failure {
+    Failure::new(Exit::Unavailable, "store", error.to_string())
+}
+
+fn held(error: StoreError) -> Failure {
+    match error.problem() {
+        Problem::Held { .. } => Failure::new(Exit::Conflict, "held", error.to_string()),
+        _ => store_failure(error),
+    }
+}
+
+/// One descriptor for each connection and a few more: the soft limit goes up to the hard one.
+fn raise_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
+    if let Err(error) = raised {
+        log::warn!("the limit on descriptors could not be raised: {error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! The one way in which a daemon ends: terminal, in this order, once.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::registry::report::StopReason;
+use crate::wire::codes::Code;
+use crate::wire::lines::Role;
+use crate::wire::message;
+use crate::wire::methods::DAEMON_CLOSING;
+
+use super::Daemon;
+
+/// How long last words may take after everything else was flushed.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[derive(Serialize)]
+struct Closing {
+    reason: &'static str,
+}
+
+impl Daemon {
+    /// Refuses new work, lets what is pending end, tells everybody, joins every thread, gives the rendezvous back.
+    pub(super) fn end(self, reason: StopReason) {
+        let Self { hub, registry, clock, signals, acceptor } = self;
+        let reason = reason.word();
+        let limit = Duration::from_millis(hub.limits.shutdown_ms);
+
+        hub.closing.store(true, SeqCst);
+        hub.slots.close();
+        let accepted = acceptor.end();
+        let peers = || hub.peers.lock().values().cloned().collect::<Vec<_>>();
+        for peer in peers().iter().filter(|peer| peer.authority().role() == Role::Producer) {
+            let _gone = peer.send(message::notification(DAEMON_CLOSING, &Closing { reason }));
+        }
+        if !hub.lanes.pending.wait_none(Instant::now() + limit) {
+            log::warn!("{} commands were pending at the end", hub.lanes.pending.count());
+        }
+        for session in hub.directory.all() {
+            session.lane.end(Code::ShuttingDown);
+        }
+        // Nothing reports any more; the registry ends with its last sender and tells those who wait.
+        hub.clock.end();
+        let _panicked = clock.join();
+        drop(hub.reports.lock().take());
+        let _panicked = registry.join();
+
+        hub.flusher.wait_idle(Instant::now() + limit);
+        let undelivered: usize = peers().iter().map(|peer| peer.undelivered()).sum();
+        if undelivered > 0 {
+            log::warn!("{undelivered} messages never left");
+        }
+        for peer in peers() {
+            peer.say_closing(reason);
+        }
+        hub.flusher.wait_idle(Instant::now() + LAST_WORDS);
+        for peer in peers() {
+            peer.cut_now();
+        }
+        hub.flusher.join();
+        if let Some((listener, workers)) = accepted {
+            workers.join();
+            listener.unlink();
+        }
+        signals.end();
+    }
+}

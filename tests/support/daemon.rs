@@ -1,0 +1,206 @@
+//! One private directory with perhaps a daemon in it. Dropped, the daemon is ended and the directory removed.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use super::wait::until;
+
+/// The programs under test.
+pub const USHER: &str = env!("CARGO_BIN_EXE_usher");
+/// The programs under test.
+pub const USHERD: &str = env!("CARGO_BIN_EXE_usherd");
+
+/// A private `USHER_DIR`.
+pub struct Place {
+    dir: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+/// What a finished program left.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Place {
+    /// Without a daemon.
+    pub fn empty() -> Self {
+        let dir = tempfile::Builder::new().prefix("usher-test-").tempdir().unwrap();
+        Self { dir, daemon: None }
+    }
+
+    /// With a daemon in the foreground, ready.
+    pub fn with_daemon(args: &[&str]) -> Self {
+        let mut place = Self::empty();
+        place.start_daemon(args);
+        place
+    }
+
+    /// Starts a daemon in the foreground, its log in `stderr.log`, and waits until it answers.
+    pub fn start_daemon(&mut self, args: &[&str]) {
+        let log = std::fs::File::options().create(true).append(true).open(self.log()).unwrap();
+        let child = self.usherd().args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.daemon = Some(child);
+        until("the daemon answers health", || {
+            let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "the daemon ended: {ended:?}\n{}", self.log_text());
+            self.health()
+        });
+    }
+
+    /// `USHER_DIR`.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("s/usherd.sock")
+    }
+
+    /// Where a daemon started here logs.
+    pub fn log(&self) -> PathBuf {
+        self.path().join("stderr.log")
+    }
+
+    /// What it has logged.
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+            + &std::fs::read_to_string(self.path().join("usherd.log")).unwrap_or_default()
+    }
+
+    /// The daemon started here.
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("a daemon was started here").id()
+    }
+
+    /// A program of ours in this directory, with nothing of the caller's environment that could matter.
+    pub fn program(&self, path: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(path);
+        command.env("USHER_DIR", self.path()).stdin(Stdio::null());
+        for name in ["USHER_SESSION", "USHER_CREDENTIAL", "USHER_LOG", "NO_COLOR", "TMUX", "TMUX_PANE"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// `usher`
+    pub fn usher(&self) -> Command {
+        self.program(USHER)
+    }
+
+    /// `usherd`
+    pub fn usherd(&self) -> Command {
+        self.program(USHERD)
+    }
+
+    /// Runs `usher` to its end.
+    pub fn run(&self, args: &[&str]) -> Ran {
+        ran(self.usher().args(args))
+    }
+
+    /// Runs `usher --json …`, which must succeed, and reads its document.
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let ran = self.run(&[&["--json"], args].concat());
+        assert_eq!(ran.code, 0, "usher --json {args:?}: {ran:?}");
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
+    }
+
+    /// The generation, if a daemon answers.
+    pub fn health(&self) -> Option<String> {
+        let mut stream = UnixStream::connect(self.socket()).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        stream.write_all(b"{\"health\":1}\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let answer: serde_json::Value = serde_json::from_str(&answer).ok()?;
+        Some(answer["generation"].as_str()?.to_owned())
+    }
+
+    /// Sends the foreground daemon a signal.
+    pub fn signal_daemon(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Waits for the foreground daemon's end; its exit code (128 + n for a signal).
+    pub fn wait_daemon(&mut self) -> i32 {
+        let mut child = self.daemon.take().expect("a daemon was started here");
+        let status = until("the daemon ends", || child.try_wait().unwrap());
+        code(status)
+    }
+
+    /// Every process that has this directory's lock file open: the daemon, however it was started.
+    pub fn daemons(&self) -> Vec<u32> {
+        let Ok(lock) = std::fs::metadata(self.path().join("usherd.lock")) else { return Vec::new() };
+        let mut found = Vec::new();
+        for process in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let Ok(fds) = std::fs::read_dir(process.path().join("fd")) else { continue };
+            let has_it = fds.flatten().any(|fd| {
+                std::fs::metadata(fd.path()).is_ok_and(|open| (open.dev(), open.ino()) == (lock.dev(), lock.ino()))
+            });
+            if has_it {
+                found.push(pid);
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ended_already = daemon.kill();
+            let _status = daemon.wait();
+        }
+        for pid in self.daemons() {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+            let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        if std::thread::panicking() {
+            eprintln!("--- log of {}:\n{}", self.path().display(), self.log_text());
+        }
+    }
+}
+
+/// Runs a program to its end, at most 60 s.
+pub fn ran(command: &mut Command) -> Ran {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    finished(child)
+}
+
+/// Waits for a program that was started with pipes.
+pub fn finished(child: Child) -> Ran {
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let (done, ended) = std::sync::mpsc::sync_channel::<()>(1);
+    let watch = std::thread::Builder::new().spawn(move || {
+        if ended
+            .recv_timeout(Duration::from_secs(60))
+            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    });
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    drop(done);
+    watch.unwrap().join().unwrap();
+    Ran {
+        code: code(status),
+        stdout: String::from_utf8_lossy(&stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// An exit code as a shell tells it.
+pub fn code(status: std::process::ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

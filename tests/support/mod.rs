@@ -1,0 +1,4 @@
+//! Starts the real programs in a private `USHER_DIR` and waits for conditions.
+
+pub mod daemon;
+pub mod wait;
