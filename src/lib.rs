@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "wip")]
 mod account;
 mod auth;
+mod client;
 mod error;
 mod ids;
 mod limits;
