@@ -28,6 +28,7 @@
 
 mod account;
 mod auth;
+mod client;
 mod connection;
 mod daemon;
 mod error;

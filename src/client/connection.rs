@@ -1,0 +1,280 @@
+//! A proved connection in two halves: a sender that threads share, a receiver that one of them owns.
+//!
+//! Owns: ids of both directions, the order of sealed frames, the last frame. It must not know methods. Invariant: a frame
+//! goes out whole or ends the connection; what arrives is in order, opened, and a rule-breaking daemon is a lost one.
+//! Threads: senders wait for each other at one lock and there for the kernel, at most [`WRITE`]; nobody waits for the
+//! receiver.
+
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::ids::{Generation, PublicKey};
+use crate::limits::HEADER_MAX_BYTES;
+use crate::wire::codes::{Code, ErrorObject, Refusal};
+use crate::wire::frame::{FrameError, Opener, Sealer};
+use crate::wire::message::{self, Header, Plaintext};
+use crate::wire::methods::CLOSING;
+
+use super::failure::SendError;
+use super::inbound::{Inbound, Stop};
+use super::outbound;
+use super::welcome::{ClosingNote, Welcome};
+
+/// The daemon takes a frame within this time, or does not run any more.
+const WRITE: Duration = Duration::from_secs(10);
+
+/// What the handshake established.
+#[derive(Debug, Clone)]
+pub struct Proved {
+    /// Its four lines, without their LF, for receipts.
+    pub lines: [String; 4],
+    /// The key that the daemon proved.
+    pub daemon: PublicKey,
+    /// Which start of it.
+    pub generation: Generation,
+}
+
+/// A connection that the daemon has welcomed.
+pub struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+    welcome: Welcome,
+    proved: Proved,
+}
+
+impl Connection {
+    pub(super) fn new(sender: Sender, receiver: Receiver, welcome: Welcome, proved: Proved) -> Self {
+        Self { sender, receiver, welcome, proved }
+    }
+
+    /// What the daemon said at its beginning.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// What the handshake established.
+    pub fn proved(&self) -> &Proved {
+        &self.proved
+    }
+
+    /// The two halves.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+
+    pub(super) fn into_parts(self) -> (Sender, Receiver, Welcome, Proved) {
+        (self.sender, self.receiver, self.welcome, self.proved)
+    }
+}
+
+struct Outgoing {
+    stream: UnixStream,
+    sealer: Sealer,
+    last_id: u64,
+    closed: bool,
+}
+
+/// The writing half; clones share it.
+#[derive(Clone)]
+pub struct Sender(Arc<Mutex<Outgoing>>);
+
+impl Sender {
+    pub(super) fn new(stream: UnixStream, sealer: Sealer) -> Self {
+        Self(Arc::new(Mutex::new(Outgoing { stream, sealer, last_id: 0, closed: false })))
+    }
+
+    /// Asks; the answer comes to the receiver under the id.
+    pub fn request(&self, method: &str, params: &impl Serialize, payload: Option<&[u8]>) -> Result<u64, SendError> {
+        self.request_seen(method, params, payload, |_| ())
+    }
+
+    /// As [`Sender::request`]; `see` gets the plaintext, as a receipt is about it.
+    pub(super) fn request_seen(
+        &self,
+        method: &str,
+        params: &impl Serialize,
+        payload: Option<&[u8]>,
+        see: impl FnOnce(&[u8]),
+    ) -> Result<u64, SendError> {
+        let mut outgoing = self.0.lock();
+        let id = outgoing.last_id + 1;
+        let plaintext = message::request(id, method, params, payload);
+        see(plaintext.text());
+        outgoing.send(plaintext)?;
+        outgoing.last_id = id;
+        Ok(id)
+    }
+
+    /// Tells.
+    pub fn notify(&self, method: &str, params: &impl Serialize) -> Result<(), SendError> {
+        self.0.lock().send(message::notification(method, params))
+    }
+
+    /// Answers a request of the daemon.
+    pub fn answer(&self, id: u64, result: &impl Serialize, payload: Option<&[u8]>) -> Result<(), SendError> {
+        self.0.lock().send(message::answer(id, &message::result(result), None, payload))
+    }
+
+    /// Answers a request of the daemon with a failure.
+    pub fn fail(&self, id: u64, code: Code, message: &str) -> Result<(), SendError> {
+        self.0.lock().send(message::failure(id, &Refusal::from(code).message(message).object()))
+    }
+
+    /// Sends the last frame and shuts the stream; the receiver then ends. Further calls do nothing.
+    pub fn close(&self, reason: &str) {
+        let mut outgoing = self.0.lock();
+        if !outgoing.closed {
+            let _ = outgoing.send(message::notification(CLOSING, &serde_json::json!({ "reason": reason })));
+            outgoing.end();
+        }
+    }
+}
+
+impl Outgoing {
+    fn send(&mut self, plaintext: Plaintext) -> Result<(), SendError> {
+        if self.closed {
+            return Err(SendError::Lost);
+        }
+        let text = plaintext.text();
+        let header = text.iter().take(HEADER_MAX_BYTES + 1).position(|&byte| byte == b'\n').unwrap_or(text.len());
+        if header > HEADER_MAX_BYTES {
+            return Err(SendError::TooLarge);
+        }
+        let frame = self.sealer.seal(plaintext.into_frame()).map_err(|error| match error {
+            FrameError::Length => SendError::TooLarge,
+            FrameError::Seal | FrameError::Exhausted => SendError::Lost,
+        })?;
+        outbound::write_all(&self.stream, &frame, Instant::now() + WRITE).map_err(|_| {
+            self.end();
+            SendError::Lost
+        })
+    }
+
+    fn end(&mut self) {
+        self.closed = true;
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// A message of the daemon.
+#[derive(Debug)]
+pub enum Incoming {
+    /// Wants an answer.
+    Request {
+        /// The daemon's id.
+        id: u64,
+        /// What to do.
+        method: String,
+        /// With what.
+        params: Option<Box<RawValue>>,
+        /// The application's.
+        payload: Option<Vec<u8>>,
+    },
+    /// Wants none.
+    Notification {
+        /// What is told.
+        method: String,
+        /// With what.
+        params: Option<Box<RawValue>>,
+    },
+    /// A request of ours was done.
+    Answer {
+        /// Our id.
+        id: u64,
+        /// The daemon's own fields.
+        result: Box<RawValue>,
+        /// The application's, or a list.
+        payload: Option<Vec<u8>>,
+        /// The daemon's signature, when it was asked for.
+        receipt: Option<String>,
+    },
+    /// A request of ours failed.
+    Failure {
+        /// Our id.
+        id: u64,
+        /// Why.
+        error: ErrorObject,
+    },
+}
+
+/// Why no message came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// The daemon said goodbye.
+    Closing(String),
+    /// The stream ended without it, or the daemon broke the rules.
+    Lost,
+    /// Nothing until the deadline; the connection is as it was.
+    Timeout,
+}
+
+/// The reading half.
+pub struct Receiver {
+    inbound: Inbound,
+    opener: Opener,
+    last_id: u64,
+    ended: Option<Ended>,
+}
+
+impl Receiver {
+    pub(super) fn new(inbound: Inbound, opener: Opener) -> Self {
+        Self { inbound, opener, last_id: 0, ended: None }
+    }
+
+    /// The next message, until the deadline, or for as long as the connection lives.
+    pub fn next(&mut self, deadline: Option<Instant>) -> Result<Incoming, Ended> {
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        let got = match self.inbound.frame(&mut self.opener, deadline) {
+            Ok(plaintext) => read(plaintext, &mut self.last_id),
+            Err(Stop::Timeout) => return Err(Ended::Timeout),
+            Err(Stop::End | Stop::Broken) => Err(Ended::Lost),
+        };
+        if let Err(ended) = &got {
+            self.ended = Some(ended.clone());
+        }
+        got
+    }
+}
+
+/// Whether an answer to this may carry a payload is the asker's to judge; a request or notification is judged here.
+fn read(plaintext: &[u8], last_id: &mut u64) -> Result<Incoming, Ended> {
+    let message = message::read(plaintext).map_err(|why| {
+        log::warn!("the daemon broke the protocol: {why}");
+        Ended::Lost
+    })?;
+    let payload = message.payload.map(<[u8]>::to_vec);
+    match message.header {
+        Header::Request { id, method, params } => {
+            if id != *last_id + 1 {
+                log::warn!("the daemon broke the protocol: request {id} after {last_id}");
+                return Err(Ended::Lost);
+            }
+            *last_id = id;
+            Ok(Incoming::Request { id, method: method.into_owned(), params: params.map(ToOwned::to_owned), payload })
+        }
+        Header::Notification { .. } if payload.is_some() => Err(Ended::Lost),
+        Header::Notification { method, params } if method == CLOSING => {
+            let note: ClosingNote = message::params(params).unwrap_or_default();
+            Err(Ended::Closing(note.reason))
+        }
+        Header::Notification { method, params } => {
+            Ok(Incoming::Notification { method: method.into_owned(), params: params.map(ToOwned::to_owned) })
+        }
+        Header::Answer { id, result, receipt } => Ok(Incoming::Answer {
+            id,
+            result: result.to_owned(),
+            payload,
+            receipt: receipt.map(std::borrow::Cow::into_owned),
+        }),
+        Header::Failure { .. } if payload.is_some() => Err(Ended::Lost),
+        Header::Failure { id, error } => Ok(Incoming::Failure { id, error }),
+    }
+}
