@@ -1,15 +1,18 @@
 //! Linux: signals by `signalfd`, children by `waitid`, processes through `/proc`.
 
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{Pid, pipe2};
 
 use super::{Arrived, Origin, Stop};
 
@@ -58,6 +61,27 @@ pub fn has_ended(child: Pid) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     // A signal that has no name (a real-time one) is told as EINVAL.
     !matches!(waitid(Id::Pid(child), flags), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+}
+
+/// Reaps a child if it has ended, without waiting. None while it runs; `ECHILD` when somebody else has reaped it.
+pub fn reap(child: Pid) -> nix::Result<Option<ExitStatus>> {
+    // Before it is gone, for a signal without a name: only here is its number told.
+    let told = if has_ended(child) { exit_code_in_proc(child) } else { return Ok(None) };
+    match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+        Ok(status) => Ok(super::exit_status(status)),
+        Err(Errno::EINVAL) => Ok(Some(ExitStatus::from_raw(told.unwrap_or(Signal::SIGKILL as i32)))),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Field 52 of `/proc/PID/stat`, as wait(2) would tell it.
+fn exit_code_in_proc(child: Pid) -> Option<i32> {
+    fs::read_to_string(format!("/proc/{child}/stat")).ok()?.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// A pipe, to read from and to write to, that no child inherits.
+pub fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    pipe2(OFlag::O_CLOEXEC)
 }
 
 /// Whether a child was stopped or continued since this was asked last. It is never reaped here.

@@ -16,20 +16,23 @@ mod other_processes;
 #[cfg(target_os = "linux")]
 pub use linux::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
 #[cfg(target_os = "linux")]
-pub use linux_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, process_started, stop_of};
+pub use linux_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 #[cfg(not(target_os = "linux"))]
 pub use other::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
 #[cfg(not(target_os = "linux"))]
-pub use other_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, process_started, stop_of};
+pub use other_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, renameat};
 use nix::sys::signal::Signal;
 use nix::sys::stat::fstatat;
+use nix::sys::wait::WaitStatus;
 
 /// How often a folder is looked at where nothing tells of changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -51,6 +54,7 @@ pub enum Origin {
     /// The kernel: a key at the terminal, a terminal that went away. The whole foreground group has it.
     Kernel,
     /// The system does not tell.
+    #[cfg_attr(target_os = "linux", allow(dead_code, reason = "Linux always tells"))]
     Unknown,
 }
 
@@ -61,6 +65,15 @@ pub enum Stop {
     Stopped,
     /// It runs again.
     Continued,
+}
+
+/// As wait(2) tells it; none for a child that goes on.
+fn exit_status(status: WaitStatus) -> Option<ExitStatus> {
+    match status {
+        WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code << 8)),
+        WaitStatus::Signaled(_, signal, _) => Some(ExitStatus::from_raw(signal as i32)),
+        _ => None,
+    }
 }
 
 /// A rename that looks first. Not atomic: enough where only we write to the folder, or the new name is random.

@@ -1,9 +1,15 @@
 //! Systems that are not Linux: signals by `sigwait`, which does not tell who sent them nor, everywhere, of children.
 
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use crate::threads;
@@ -29,7 +35,7 @@ impl Signals {
                 }
             }
         };
-        threads::spawn("signals", taker).map_err(|_| nix::errno::Errno::EAGAIN)?;
+        threads::spawn("signals", taker).map_err(|_| Errno::EAGAIN)?;
         Ok(Self(receiver))
     }
 
@@ -39,7 +45,7 @@ impl Signals {
         match self.0.recv_timeout(timeout) {
             Ok(signal) => Ok(Some(Arrived { signal, origin: Origin::Unknown })),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(nix::errno::Errno::EINVAL),
+            Err(RecvTimeoutError::Disconnected) => Err(Errno::EINVAL),
         }
     }
 }
@@ -52,6 +58,24 @@ pub fn ignores(_signal: Signal) -> bool {
 /// Not told here without reaping.
 pub fn has_ended(_child: Pid) -> bool {
     false
+}
+
+/// Reaps a child if it has ended, without waiting. None while it runs; `ECHILD` when somebody else has reaped it.
+pub fn reap(child: Pid) -> nix::Result<Option<ExitStatus>> {
+    match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+        Ok(status) => Ok(super::exit_status(status)),
+        // A signal without a name: reaped, and its number is not told.
+        Err(Errno::EINVAL) => Ok(Some(ExitStatus::from_raw(Signal::SIGKILL as i32))),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A pipe, to read from and to write to, that no child inherits (but for one forked between these calls).
+pub fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let ends = nix::unistd::pipe()?;
+    fcntl(&ends.0, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&ends.1, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok(ends)
 }
 
 /// Not told here without the danger of reaping.
