@@ -4,4 +4,5 @@
 
 mod handshake;
 mod project;
+mod revocation;
 mod support;

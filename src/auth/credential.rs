@@ -143,9 +143,11 @@ impl Credential {
 
     /// Closes the gate, waits for what passed it, then ends every connection. The caller holds no permit of it.
     pub fn end(&self, end: End) -> usize {
+        // Who meets the closed gate before it is cut ends by itself, and counts as well.
+        let mut connections = self.connections.lock().clone();
         self.gate.close(end);
-        let connections: Vec<_> = self.connections.lock().values().cloned().collect();
-        for connection in &connections {
+        connections.extend(self.connections.lock().iter().map(|(&id, late)| (id, Arc::clone(late))));
+        for connection in connections.values() {
             connection.cut(end.code());
         }
         connections.len()

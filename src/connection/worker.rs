@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -97,6 +97,10 @@ impl<'a> Registered<'a> {
         hub.peers.lock().insert(peer.id(), Arc::clone(peer));
         let connection: Arc<Peer> = Arc::clone(peer);
         peer.authority().credential().connect(peer.id(), connection);
+        if peer.authority().credential().gate.can_expire() {
+            // The sweep goes on by itself while somebody connected can expire.
+            hub.clock.alarm(Instant::now());
+        }
         Self { hub, peer }
     }
 }
