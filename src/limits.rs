@@ -176,6 +176,53 @@ mod tests {
         assert!(limits.lower("no-such", 1).is_err());
     }
 
+    /// The number that stands in the manual's table "Limits" beside a name.
+    fn told(name: &str) -> Option<&'static str> {
+        let section = include_str!("../docs/protocol.md").split("\n## Limits\n").nth(1)?.split("\n## ").next()?;
+        let row = section.lines().find_map(|line| line.strip_prefix(&format!("| `{name}` | ")))?;
+        row.split(" | ").next()
+    }
+
+    fn with_commas(number: u64) -> String {
+        let digits = number.to_string();
+        let mut text = String::new();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place) % 3 == 0 {
+                text.push(',');
+            }
+            text.push(digit);
+        }
+        text
+    }
+
+    #[test]
+    fn the_manual_has_every_limit_with_its_number() {
+        for (name, value, _) in Limits::table() {
+            assert_eq!(told(name), Some(with_commas(value).as_str()), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_manual_has_every_constant_with_its_number() {
+        macro_rules! named {
+            ($($name:ident)+) => { [$((stringify!($name), u64::try_from($name).unwrap())),+] };
+        }
+        let constants = named!(
+            PROTOCOL_MIN PROTOCOL_MAX HELLO_LINE_MAX_BYTES FRAME_MAX_BYTES FRAME_TAG_BYTES FRAME_LENGTH_BYTES
+            HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
+            COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES IN_FLIGHT_MAX FAILURE_MAX_BYTES
+            LABEL_MAX_BYTES GRANT_LIST_MAX CREDENTIALS_MAX PAGE_MAX_BYTES SESSION_PREFIX_MIN JSON_DEPTH_MAX
+            HEARTBEAT_MS DEADLINE_DEFAULT_MS DEADLINE_MAX_MS START_MS HELLO_CLIENT_MS
+        );
+        let source = include_str!("limits.rs").lines().filter_map(|line| line.strip_prefix("pub const "));
+        let in_source: Vec<_> = source.filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(in_source, constants.map(|(name, _)| name), "a constant is missing in this test");
+        for (name, value) in constants {
+            let name = name.to_lowercase().replace('_', "-");
+            assert_eq!(told(&name), Some(with_commas(value).as_str()), "{name}");
+        }
+    }
+
     #[test]
     fn a_frame_holds_every_payload_with_its_header() {
         let limits = Limits::default();

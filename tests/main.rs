@@ -2,5 +2,6 @@
 //!
 //! Names of tests are sentences. Nothing sleeps to wait for something: conditions are waited for, with a deadline.
 
+mod handshake;
 mod project;
 mod support;

@@ -11,3 +11,6 @@ pub mod hello;
 pub mod identity;
 pub mod record;
 pub mod selection;
+
+#[cfg(test)]
+mod vectors;

@@ -27,7 +27,7 @@ pub use caller::{CallError, Caller, Reply};
 pub use connection::{Connection, Ended, Incoming, Receiver, Sender};
 pub use failure::{ConnectFailure, SendError};
 pub use handshake::{Hello, connect, connect_with, health};
-pub use start::connect_or_start;
+pub use start::{connect_or_start, connect_or_start_telling};
 pub use welcome::Welcome;
 
 /// What this program calls itself in a hello.

@@ -42,13 +42,22 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Connects, after starting a daemon where there is none. A bundle knows no directory: for it nothing is started.
 pub fn connect_or_start(target: &Target, hello: &Hello) -> Result<Connection, ConnectFailure> {
+    connect_or_start_telling(target, hello, || ())
+}
+
+/// As [`connect_or_start`]; `begun` is told once the start goes on without us, for whoever will not wait for its end.
+pub fn connect_or_start_telling(
+    target: &Target,
+    hello: &Hello,
+    begun: impl FnOnce(),
+) -> Result<Connection, ConnectFailure> {
     let first = match connect_with(target, hello) {
         Err(failure) if is_absence(&failure) => failure,
         done => return done,
     };
     let Some(paths) = target.paths() else { return Err(first) };
     let deadline = Instant::now() + Duration::from_millis(START_MS);
-    start(paths)?;
+    start_telling(paths, begun)?;
     let mut pause = PAUSE;
     loop {
         match connect_with(target, hello) {
@@ -67,6 +76,10 @@ fn is_absence(failure: &ConnectFailure) -> bool {
 
 /// Starts a daemon and waits until there is one, its own or another that was faster.
 pub fn start(paths: &Paths) -> Result<(), ConnectFailure> {
+    start_telling(paths, || ())
+}
+
+fn start_telling(paths: &Paths, begun: impl FnOnce()) -> Result<(), ConnectFailure> {
     let failed = |reason: String| ConnectFailure::NotStarted { reason };
     let program = program().map_err(failed)?;
     let mut command = Command::new(&program);
@@ -79,6 +92,7 @@ pub fn start(paths: &Paths) -> Result<(), ConnectFailure> {
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("{} cannot be run: {error}", shown(&program))))?;
+    begun();
     let (status, words) = wait(&mut child, Instant::now() + Duration::from_millis(START_MS) + WORD);
     match status {
         Some(status) if status.success() => Ok(()),

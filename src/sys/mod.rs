@@ -1,29 +1,80 @@
 //! What differs between systems, each behind one name with a plain fallback.
 //!
 //! Owns: the calls that Linux has and others do not. It must not know files, names or limits of ours, and uses nothing
-//! else of this crate. Invariant: every descriptor it makes is close-on-exec, and a fallback is never less safe, only
+//! else of this crate but `threads`. Invariant: every descriptor it makes is close-on-exec, and a fallback is never less safe, only
 //! slower or less telling.
 
 #[cfg(target_os = "linux")]
 mod linux;
+#[cfg(target_os = "linux")]
+mod linux_processes;
 #[cfg(not(target_os = "linux"))]
 mod other;
+#[cfg(not(target_os = "linux"))]
+mod other_processes;
 
 #[cfg(target_os = "linux")]
 pub use linux::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
+#[cfg(target_os = "linux")]
+pub use linux_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 #[cfg(not(target_os = "linux"))]
 pub use other::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
+#[cfg(not(target_os = "linux"))]
+pub use other_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, renameat};
+use nix::sys::signal::Signal;
 use nix::sys::stat::fstatat;
+use nix::sys::wait::WaitStatus;
 
 /// How often a folder is looked at where nothing tells of changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A signal that was taken in place of being acted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrived {
+    /// Which.
+    pub signal: Signal,
+    /// From where.
+    pub origin: Origin,
+}
+
+/// Who made a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A process, by its pid, sent it to us.
+    Process(u32),
+    /// The kernel: a key at the terminal, a terminal that went away. The whole foreground group has it.
+    Kernel,
+    /// The system does not tell.
+    #[cfg_attr(target_os = "linux", allow(dead_code, reason = "Linux always tells"))]
+    Unknown,
+}
+
+/// What job control did to a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// It is stopped.
+    Stopped,
+    /// It runs again.
+    Continued,
+}
+
+/// As wait(2) tells it; none for a child that goes on.
+fn exit_status(status: WaitStatus) -> Option<ExitStatus> {
+    match status {
+        WaitStatus::Exited(_, code) => Some(ExitStatus::from_raw(code << 8)),
+        WaitStatus::Signaled(_, signal, _) => Some(ExitStatus::from_raw(signal as i32)),
+        _ => None,
+    }
+}
 
 /// A rename that looks first. Not atomic: enough where only we write to the folder, or the new name is random.
 fn rename_after_look(from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr)) -> nix::Result<()> {

@@ -1,10 +1,11 @@
 """Checks the Python client itself, against the daemon's side of the hello in a few lines of Python.
 
-This proves nothing about usherd; it tells a fault of the client from one of the daemon. Run it as
-`python3 tests/interop/test_wire_selfcheck.py`.
+This proves nothing about usherd; it tells a fault of the client from one of the daemon. The client is held against the
+bytes of tests/vectors too, which a third program has made. Run it as `python3 tests/interop/test_wire_selfcheck.py`.
 """
 
 import importlib.util
+import json
 import os
 import socket
 import sys
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 BUILD = "usherd/0.0.0-selfcheck"
 LIMITS = {
     "frame_max_bytes": wire.FRAME_MAX,
@@ -69,6 +71,7 @@ class Daemon:
         self.generation = wire.b64(os.urandom(16))
         self.records = {}
         self.faults = set()
+        self.answers = []
         (self.folder / "s").mkdir()
         (self.folder / "keys").mkdir()
         (self.folder / "keys" / "daemon.pub").write_text(wire.b64(self.public) + "\n", encoding="ascii")
@@ -134,6 +137,8 @@ class Daemon:
         raw = ephemeral.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         if "low order" in self.faults:
             raw = bytes(32)
+        if "grown line" in self.faults:
+            shown["later"] = 1
         challenge = self._line({"challenge": {"protocol": min(high, 1), **shown, "ephemeral": wire.b64(raw)}})
         proof = self._signed(
             b"usher/1 client proof\n" if "proof" in self.faults else b"usher/1 daemon proof\n", line, challenge
@@ -150,8 +155,12 @@ class Daemon:
             sealed.tell("refused", {"code": "role"})
         else:
             scopes = sorted(wire.METHODS[role] & set(hello.get("scopes", wire.METHODS[role])))
+            grown = {"later": None} if "grown" in self.faults else {}
             sealed.tell("welcome", {"connection": wire.b64(os.urandom(16)), "protocol": min(high, 1), "role": role,
-                                    "scopes": scopes, "limits": LIMITS, "build": BUILD})
+                                    "scopes": scopes, "limits": LIMITS, "build": BUILD, **grown})
+            if "grown" in self.faults:
+                sealed.tell("later.notification", {})
+                sealed.send({"id": 1, "method": "later.request", "params": {}})
             self.serve(sealed)
 
     def serve(self, sealed):
@@ -160,6 +169,9 @@ class Daemon:
             plaintext = sealed.read()
             text, payload = wire.split(plaintext)
             header = wire.parse_object(text)
+            if "method" not in header:
+                self.answers.append(header)
+                continue
             if header["method"] == "closing":
                 sealed.tell("closing", {"reason": "done"})
                 return
@@ -249,6 +261,21 @@ class SelfCheck(unittest.TestCase):
         with self.assertRaises(wire.Violation):
             self.connect().call("x", {"error": {"code": -32000, "message": "m", "data": data}})
 
+    def test_what_the_daemon_may_come_to_say_is_ignored_in_frames_and_refused_in_lines(self):
+        self.daemon.faults.add("grown")
+        connection = self.connect()
+        data = {"code": "busy", "retryable": True, "later": 1}
+        with self.assertRaises(wire.Failed) as caught:
+            connection.call("x", {"error": {"code": -32000, "message": "m", "data": data, "later": 1}})
+        self.assertEqual(caught.exception.code, "busy")
+        # The daemon's request came before the first answer, so its own answer came before this request.
+        self.assertEqual(connection.call("x", {"a": 1}).result, {"a": 1})
+        (answer,) = self.daemon.answers
+        self.assertEqual((answer["id"], "error" in answer), (1, True))
+        self.daemon.faults.add("grown line")
+        with self.assertRaisesRegex(wire.Violation, "later"):
+            self.connect()
+
     def test_closing_is_answered_and_a_torn_stream_is_lost(self):
         connection = self.connect()
         connection.close()
@@ -285,6 +312,115 @@ class SelfCheck(unittest.TestCase):
         opener = wire.Opener(bytes(32))
         self.assertEqual(opener.open(frame[:4], frame[4:]), b"{}")
         self.assertRaises(wire.Violation, opener.open, frame[:4], frame[4:])
+
+
+def load_maker():
+    """tests/vectors/make.py as a module."""
+    spec = importlib.util.spec_from_file_location("make", VECTORS / "make.py")
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    return maker
+
+
+class TestVectors(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.vectors = json.loads((VECTORS / "handshake.json").read_text(encoding="utf-8"))
+
+    def key(self, whose):
+        shown = self.vectors["keys"][whose]
+        key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(shown["seed"]))
+        self.assertEqual(wire.b64(wire.raw_public(key)), shown["public"])
+        self.assertEqual(wire.b64(wire.fingerprint(wire.raw_public(key))), shown["fingerprint"])
+        return key
+
+    def client(self, whose, role, line, ephemeral):
+        """A hello of this client whose random parts are those of the vectors."""
+        daemon = wire.raw_public(self.key("daemon"))
+        hello = wire.Hello(wire.Identity(self.key(whose), daemon, Path("nowhere"), role))
+        hello.ephemeral = X25519PrivateKey.from_private_bytes(bytes.fromhex(ephemeral))
+        hello.line = line.encode("utf-8")
+        bounds = wire.parse_object(hello.line[:-1])["hello"]["protocol"]
+        hello.range = (bounds["min"], bounds["max"])
+        return hello
+
+    def check_hello(self, name, whose, role):
+        lines = self.vectors[name]
+        hello = self.client(whose, role, lines["line_1"], lines["client_ephemeral_secret"])
+        body = wire.parse_object(hello.line[:-1])["hello"]
+        rebuilt = {**hello.body, "protocol": body["protocol"], "nonce": body["nonce"], "client": "usher/0.1.0"}
+        public = hello.ephemeral.public_key().public_bytes_raw()
+        rebuilt["ephemeral"] = wire.b64(public)
+        if "scopes" in body:
+            del rebuilt["client"]
+            rebuilt.update(scopes=body["scopes"], client="usher/0.1.0")
+        self.assertEqual(wire.compact({"hello": rebuilt}) + "\n", lines["line_1"])
+
+        self.assertIs(hello.take_challenge(lines["challenge"].encode()), True)
+        self.assertEqual(wire.transcript(*hello.lines).hex(), lines["t1"])
+        hello.take_daemon_proof(lines["daemon_proof"].encode())
+        self.assertEqual(wire.transcript(*hello.lines).hex(), lines["t2"])
+        self.assertEqual(hello.client_proof().decode(), lines["client_proof"])
+        self.assertEqual(wire.transcript(*hello.lines).hex(), lines["t3"])
+        self.assertEqual([key.hex() for key in hello.keys()], [lines["client_to_daemon"], lines["daemon_to_client"]])
+        secret = X25519PrivateKey.from_private_bytes(bytes.fromhex(lines["daemon_ephemeral_secret"]))
+        shared = secret.exchange(X25519PublicKey.from_public_bytes(public))
+        self.assertEqual(shared.hex(), lines["shared_secret"])
+
+    def test_a_hello_comes_to_the_bytes_of_the_vectors(self):
+        self.check_hello("hello", "caller", "caller")
+
+    def test_protocol_0_comes_to_the_bytes_of_the_vectors(self):
+        self.check_hello("protocol_0", "operator", "operator")
+
+    def test_frames_seal_and_open_as_in_the_vectors(self):
+        frames = {"daemon_to_client": ("welcome", "answer"), "client_to_daemon": ("request", "closing")}
+        for direction, names in frames.items():
+            key = bytes.fromhex(self.vectors["hello"][direction])
+            sealer, opener = wire.Sealer(key), wire.Opener(key)
+            for counter, name in enumerate(names):
+                shown = self.vectors["frames"][name]
+                frame = bytes.fromhex(shown["frame"])
+                self.assertEqual((shown["direction"], shown["counter"]), (direction, counter))
+                self.assertEqual(sealer.seal(shown["plaintext"].encode()), frame, name)
+                self.assertEqual(opener.open(frame[:4], frame[4:]).decode(), shown["plaintext"], name)
+
+    def test_the_receipt_of_the_vectors_verifies(self):
+        receipt = wire.Receipt.from_file(json.dumps(self.vectors["receipt"], ensure_ascii=False))
+        daemon, caller = wire.raw_public(self.key("daemon")), wire.raw_public(self.key("caller"))
+        self.assertEqual(receipt.verify(daemon, caller), wire.fingerprint(caller))
+        self.assertEqual(receipt.request.decode(), self.vectors["frames"]["request"]["plaintext"])
+        text, payload = wire.split(self.vectors["frames"]["answer"]["plaintext"].encode())
+        self.assertEqual(wire.raw_member(text, "result").encode() + b"\n" + payload, receipt.result)
+        self.assertEqual(wire.parse_object(text)["receipt"], wire.b64(receipt.signature))
+
+    def test_an_incompatible_answer_is_proved_as_in_the_vectors(self):
+        shown = self.vectors["incompatible"]
+        hello = self.client("caller", "caller", shown["line_1"], self.vectors["hello"]["client_ephemeral_secret"])
+        self.assertIs(hello.take_challenge(shown["incompatible"].encode()), False)
+        self.assertEqual(wire.transcript(*hello.lines).hex(), shown["transcript"])
+        hello.take_daemon_proof(shown["proof"].encode(), compatible=False)
+        self.assertEqual(wire.transcript(*hello.lines).hex(), shown["client_transcript"])
+        self.assertEqual(hello.client_proof().decode(), shown["client_proof"])
+        hello = self.client("caller", "caller", shown["line_1"], self.vectors["hello"]["client_ephemeral_secret"])
+        hello.take_challenge(shown["incompatible"].encode())
+        with self.assertRaises(wire.Impostor):
+            hello.take_daemon_proof(shown["proof"].encode(), compatible=True)
+
+    def test_health_and_busy_lines_are_read(self):
+        answer = wire.parse_object(self.vectors["health"]["answer"][:-1])
+        self.assertEqual(answer, {"ok": True, "generation": wire.b64(bytes(range(0xC0, 0xD0)))})
+        self.assertEqual(self.vectors["health"]["question"], '{"health":1}\n')
+        self.assertRaises(wire.Busy, wire.raise_if_busy, wire.parse_object(self.vectors["busy"][:-1]))
+
+    def test_making_the_vectors_again_changes_neither_file_nor_page(self):
+        maker = load_maker()
+        made = maker.build()
+        self.assertEqual(made, self.vectors)
+        page = maker.PAGE.read_text(encoding="utf-8")
+        self.assertEqual(page[page.index(maker.HEADING):], maker.section(made))
 
 
 def verified_changes(text, daemon):

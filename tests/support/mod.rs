@@ -1,4 +1,7 @@
 //! Starts the real programs in a private `USHER_DIR` and waits for conditions.
 
 pub mod daemon;
+pub mod peers;
+pub mod threads;
 pub mod wait;
+pub mod wire;
