@@ -77,7 +77,12 @@ impl Asker {
 
     /// Connects in a role. A daemon that went away in the middle of the hello is looked for once more.
     pub fn connect_as(target: &Target, role: Role) -> Result<Self, Missed> {
-        let hello = Hello::new(role);
+        Self::connect_within(target, role, Hello::new(role).patience)
+    }
+
+    /// As [`Asker::connect_as`], with less patience.
+    pub fn connect_within(target: &Target, role: Role, patience: Duration) -> Result<Self, Missed> {
+        let hello = Hello { patience, ..Hello::new(role) };
         let connection = match connect_with(target, &hello) {
             Err(ConnectFailure::Lost) => connect_with(target, &hello),
             done => done,

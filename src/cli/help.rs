@@ -75,13 +75,15 @@ usher run: run a program as a session
 
 Usage: usher run [OPTION]… [--] PROGRAM [ARGUMENT]…
 
-  --title TITLE        what lists show; the program's name when absent
+  --title TITLE        what lists show; the command line when absent
   --label KEY=VALUE    for selectors; repeatable
   --on NAME=COMMAND    offer the command NAME: a shell runs COMMAND for each, the input on its standard input,
                        its standard output is the result; repeatable
   --max-in-flight N    commands at once, 1 when absent
 
-Starts the daemon where none runs. Exits as the program does, 128+n when signal n ended it.
+Every session has the commands status and signal too. The program starts at once and finds its session's id in
+USHER_SESSION; a daemon is started where none runs, and the program never waits for it. Exits as the program does,
+128+n when signal n ended it.
 ";
     List "list" "\
 usher list: show the sessions

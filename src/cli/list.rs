@@ -71,7 +71,8 @@ pub fn main(global: &Global, args: &SelectorArgs) -> Outcome {
         let generation = Some(asker.caller().proved().generation);
         out::json(&Document { daemon: "running", generation, sessions })?;
     } else if sessions.is_empty() {
-        out::note("no session matches");
+        let all = selector == Selector::default();
+        out::note(if all { "no session is registered" } else { "no session matches" });
     } else {
         out::text(&human(&sessions)?)?;
     }

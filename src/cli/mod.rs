@@ -69,6 +69,6 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Rpc(args) => rpc::main(global, &args),
         Verb::Keys(args) => keys::main(global, args),
         Verb::Verify(args) => verify::main(global, &args),
-        Verb::Run(args) => run::main(args).map_err(Trouble::from),
+        Verb::Run(args) => run::main(args, global.credential.as_deref()).map_err(Trouble::from),
     }
 }

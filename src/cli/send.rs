@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::client::Reply;
 use crate::error::{Exit, Failure};
 use crate::ids::SessionId;
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, Limits};
@@ -17,14 +18,15 @@ use crate::wire::text::escaped_lines;
 use super::args::{Global, SendArgs};
 use super::ask::{self, Asker};
 use super::payload::{self, Json};
-use super::{Outcome, get, out, select, time, trouble};
+use super::trouble::{self, Trouble};
+use super::{Outcome, get, out, select, time};
 
 /// For the daemon's own answer after the deadline.
 const SLACK: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
 struct Send<'a> {
-    selector: &'a Selector,
+    selector: Selector,
     command: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_ms: Option<u64>,
@@ -43,8 +45,26 @@ struct Document<'a> {
     result: &'a RawValue,
 }
 
-/// Sends it and prints what came of it.
+/// Sends it and prints what came of it. Whatever fails before it is sent was not delivered.
 pub fn main(global: &Global, args: &SendArgs) -> Outcome {
+    let (mut asker, question) = prepare(global, args).map_err(|trouble| trouble.delivery(Delivery::NotDelivered))?;
+    let patience = Duration::from_millis(question.params.deadline_ms.unwrap_or(DEADLINE_DEFAULT_MS)) + SLACK;
+    let input = question.input.as_ref().map(|json| json.get().as_bytes());
+    let called = asker.ask_within(Method::SessionSend, &question.params, input, patience);
+    let reply = called.map_err(|error| {
+        let delivery = error.delivery();
+        trouble::call(&format!("the command {:?}", args.command), error).delivery(delivery)
+    })?;
+    told(global, &reply).map_err(|trouble| trouble.delivery(Delivery::Delivered))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Question<'a> {
+    params: Send<'a>,
+    input: Option<Json>,
+}
+
+fn prepare<'a>(global: &Global, args: &'a SendArgs) -> Result<(Asker, Question<'a>), Trouble> {
     let deadline_ms = args.deadline.map(time::millis);
     if deadline_ms.is_some_and(|ms| ms > DEADLINE_MAX_MS) {
         let most = DEADLINE_MAX_MS / 60_000;
@@ -52,28 +72,21 @@ pub fn main(global: &Global, args: &SendArgs) -> Outcome {
     }
     let selector = select::request(&args.selector)?;
     let input = args.input.as_ref().map(|input| payload::input(input, Limits::default().input_bytes)).transpose()?;
-    let target = ask::target(global)?;
-    let not_delivered = |missed| get::no_session(missed).delivery(Delivery::NotDelivered);
-    let mut asker = Asker::connect(&target, Method::SessionSend).map_err(not_delivered)?;
-    let send = Send { selector: &selector, command: &args.command, deadline_ms };
-    let patience = Duration::from_millis(deadline_ms.unwrap_or(DEADLINE_DEFAULT_MS)) + SLACK;
-    let input = input.as_ref().map(|json| json.get().as_bytes());
-    let reply = asker.ask_within(Method::SessionSend, &send, input, patience).map_err(|error| {
-        let delivery = error.delivery();
-        trouble::call(&format!("the command {:?}", args.command), error).delivery(delivery)
-    })?;
+    let asker = Asker::connect(&ask::target(global)?, Method::SessionSend).map_err(get::no_session)?;
+    Ok((asker, Question { params: Send { selector, command: &args.command, deadline_ms }, input }))
+}
+
+fn told(global: &Global, reply: &Reply) -> Result<(), Trouble> {
     let Done { session_id, took_ms } = ask::read(&reply.result, Method::SessionSend.name())?;
     let result = Json::new(reply.payload.as_deref().unwrap_or(b"null")).map_err(|why| {
         let message = format!("the session's result is not one JSON text: {why}");
-        let failure = Failure::new(Exit::Negative, Code::InvalidResult.word(), message);
-        trouble::Trouble::from(failure).delivery(Delivery::Delivered)
+        Failure::new(Exit::Negative, Code::InvalidResult.word(), message)
     })?;
     if global.json {
-        out::json(&Document { session_id, took_ms, result: result.raw() })?;
+        out::json(&Document { session_id, took_ms, result: result.raw() })
     } else {
-        out::text(&shown(&result, out::is_terminal()))?;
+        out::text(&shown(&result, out::is_terminal()))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A string as it is, all else as JSON; a terminal is not handed control characters.

@@ -109,7 +109,7 @@ fn human(status: &Status) -> String {
     }
     line("protocol", failure::range(status.protocol).trim_start_matches("protocols ").trim_start_matches("protocol "));
     let up = time::age(time::since_ms(u64::try_from(status.started.as_millisecond()).unwrap_or(0)));
-    line("started", &format!("{}, {up} ago", status.started));
+    line("started", &format!("{:.0}, {up} ago", status.started));
     line("generation", &status.generation.to_string());
     let draining = if status.draining { ", draining: no new ones, the daemon ends with the last" } else { "" };
     line("sessions", &format!("{}{draining}", status.sessions));

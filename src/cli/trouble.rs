@@ -112,14 +112,14 @@ impl Trouble {
     fn lines(&self) -> String {
         let told = &self.0;
         let mut lines = format!("usher: {}", escaped_lines(&told.message));
-        if let Some(delivery) = told.delivery {
-            lines.push_str(match delivery {
-                Delivery::NotDelivered => " (the command did not reach the session)",
-                // It was the session's own answer.
-                Delivery::Delivered => "",
-                Delivery::Unknown => " (the command may have run)",
-            });
-        }
+        lines.push_str(match told.delivery {
+            Some(Delivery::Unknown) => " (the command may have run)",
+            // Where it is in doubt; a refusal speaks for itself, and what was delivered the session answered.
+            Some(Delivery::NotDelivered) if matches!(told.exit, Exit::Unavailable | Exit::Timeout) => {
+                " (the command did not reach the session)"
+            }
+            Some(Delivery::NotDelivered | Delivery::Delivered) | None => "",
+        });
         let sessions = if told.candidates.is_empty() { &told.sessions } else { &told.candidates };
         for session in sessions.iter().take(SESSIONS_SHOWN) {
             let (title, cwd) = (escaped(&session.title, 60), escaped(&session.cwd, 200));

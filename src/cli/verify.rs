@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::client::ConnectFailure;
 use crate::error::{Exit, Failure};
 use crate::ids::{Fingerprint, Generation, PublicKey};
 use crate::limits::FRAME_MAX_BYTES;
@@ -41,7 +42,13 @@ pub fn main(global: &Global, args: &VerifyArgs) -> Outcome {
     let daemon = match &args.daemon_key {
         Some(key) => keys::public_key(key)?,
         None => ask::target(global)?.daemon_key().map_err(|failure| {
-            Trouble::from(failure).hint("name the daemon's public key with --daemon-key KEY or @FILE")
+            let trouble = match failure {
+                ConnectFailure::NotRunning => {
+                    Failure::new(Exit::NotFound, "not-found", "there is no key of a daemon here").into()
+                }
+                other => Trouble::from(other),
+            };
+            trouble.hint("name the daemon's public key with --daemon-key KEY or @FILE")
         })?,
     };
     let receipt: Receipt =
@@ -81,7 +88,7 @@ fn unproved(why: &str) -> Failure {
 fn human(document: &Document<'_>) -> String {
     let mut text = String::from("verified: the daemon with this key answered this request with this result\n");
     let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<12}{}", escaped(value, usize::MAX));
+        let _ = writeln!(text, "{name:<13}{}", escaped(value, usize::MAX));
     };
     line("method", document.method);
     line("params", document.params.map_or("{}", RawValue::get));

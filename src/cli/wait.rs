@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::client::CallError;
 use crate::error::{Exit, Failure};
-use crate::limits::DEADLINE_MAX_MS;
-use crate::wire::codes::Code;
+use crate::limits::{DEADLINE_MAX_MS, HELLO_CLIENT_MS};
+use crate::wire::codes::{Code, ErrorObject};
 use crate::wire::methods::Method;
 use crate::wire::rows::Row;
 use crate::wire::selector::Selector;
@@ -24,6 +24,9 @@ use super::{Outcome, out, select, time, trouble};
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// For a hello.
+const HELLO: Duration = Duration::from_millis(HELLO_CLIENT_MS);
+
 /// For the daemon's own answer after the deadline.
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -37,11 +40,13 @@ struct Wait<'a> {
 pub fn main(global: &Global, args: &WaitArgs) -> Outcome {
     let selector = select::request(&args.selector)?;
     let target = ask::target(global)?;
+    let role = ask::role_for(&target, Method::SessionWait);
     let deadline = Instant::now() + args.timeout;
     let mut pause = PAUSE;
     let mut missing = "no daemon is running";
     loop {
-        match Asker::connect(&target, Method::SessionWait) {
+        let patience = deadline.saturating_duration_since(Instant::now()).clamp(PAUSE, HELLO);
+        match Asker::connect_within(&target, role, patience) {
             Ok(mut asker) => {
                 missing = "no session matches";
                 pause = PAUSE;
@@ -74,22 +79,18 @@ fn wait(asker: &mut Asker, selector: &Selector, deadline: Instant) -> Result<Opt
         let patience = Duration::from_millis(deadline_ms) + SLACK;
         match asker.ask_within(Method::SessionWait, &Wait { selector, deadline_ms }, None, patience) {
             Ok(reply) => return ask::read(&reply.result, name).map(Some),
-            Err(CallError::Refused(error)) if goes_on(error.data.as_ref().map(|data| data.code.as_str())) => {}
+            // The daemon's deadline is shorter than ours can be.
+            Err(CallError::Refused(error)) if is(&error, Code::Timeout) => {}
             // The daemon is gone, or going: another may come.
             Err(CallError::Lost { .. }) => return Ok(None),
-            Err(CallError::Refused(error))
-                if error.data.as_ref().is_some_and(|data| data.code == Code::ShuttingDown.word()) =>
-            {
-                return Ok(None);
-            }
+            Err(CallError::Refused(error)) if is(&error, Code::ShuttingDown) => return Ok(None),
             Err(error) => return Err(trouble::call(name, error)),
         }
     }
 }
 
-/// The daemon's deadline is shorter than ours can be.
-fn goes_on(code: Option<&str>) -> bool {
-    code == Some(Code::Timeout.word())
+fn is(error: &ErrorObject, code: Code) -> bool {
+    error.data.as_ref().is_some_and(|data| data.code == code.word())
 }
 
 fn told(global: &Global, one: &One) -> Outcome {

@@ -105,7 +105,7 @@ impl From<ConnectFailure> for Failure {
                 let (socket, key) = (shown(&socket), shown(&key));
                 let message = format!("the daemon on {socket} is not the one whose key is in {key}");
                 Self::new(Exit::Unavailable, "impostor", message)
-                    .hint("nothing was sent to it; find out what listens there before you trust it")
+                    .hint("no proof, command or input went to it; find out what listens there")
             }
             ConnectFailure::Incompatible { ours, theirs, build, .. } => {
                 let (ours, theirs, build) = (range(ours), range(theirs), escaped(&build, SHOWN_CHARS));
@@ -123,7 +123,7 @@ impl From<ConnectFailure> for Failure {
             .hint("try again; usher status says whether one is running"),
             ConnectFailure::WrongRole { bundle, has, needs } => {
                 let (has, needs) = (has.word(), needs.word());
-                let message = format!("the credential in {} is a {has}; this needs a {needs}", shown(&bundle));
+                let message = format!("the credential in {} has the role {has}; this needs {needs}", shown(&bundle));
                 Self::new(Exit::Denied, "role", message)
                     .hint("unset USHER_CREDENTIAL or name another bundle with --credential")
             }

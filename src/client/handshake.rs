@@ -247,3 +247,6 @@ impl Wire {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,13 +10,16 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::Target;
+use crate::client::{ConnectFailure, Hello, Target, connect_with};
+use crate::error::{Exit, Failure};
 use crate::ids::CredentialId;
+use crate::wire::codes::Code;
 use crate::wire::lines::Role;
 use crate::wire::methods::Method;
 
 use super::args::{Global, Grantee, KeysArgs};
 use super::ask::{self, Asker};
+use super::trouble::Trouble;
 use super::{Outcome, out, receipt};
 
 pub use public::public_key;
@@ -64,7 +67,12 @@ pub fn main(global: &Global, args: KeysArgs) -> Outcome {
 fn revoke(operator: &mut Operator<'_>, who: &str, receipt: Option<&std::path::Path>) -> Outcome {
     let credential = records::find(&mut operator.asker, who)?.credential;
     let place = receipt::Place::take(receipt)?;
-    let reply = operator.asker.ask_signed(Method::CredentialRevoke, &Named { credential })?;
+    let reply = match operator.asker.ask_signed(Method::CredentialRevoke, &Named { credential }) {
+        Err(trouble) if trouble.code() == Code::ConnectionLost.word() => {
+            return own(operator, credential, trouble, place.is_some());
+        }
+        done => done?,
+    };
     receipt::keep(place, reply.receipt.as_ref())?;
     let revoked: Revoked = ask::read(&reply.result, Method::CredentialRevoke.name())?;
     if operator.global.json {
@@ -79,4 +87,23 @@ fn revoke(operator: &mut Operator<'_>, who: &str, receipt: Option<&std::path::Pa
         out::text(&format!("revoked {} ({label}); {cut}\n", revoked.credential))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An operator that revokes the credential it speaks with is cut before it hears of it; a hello tells.
+fn own(operator: &Operator<'_>, credential: CredentialId, trouble: Trouble, receipt: bool) -> Outcome {
+    match connect_with(&operator.target, &Hello::new(Role::Operator)) {
+        Err(ConnectFailure::Refused(Code::Revoked)) if receipt => {
+            let message = format!("revoked {credential}, with which this was asked: its receipt was cut off");
+            Err(Failure::new(Exit::Negative, "no-receipt", message).into())
+        }
+        Err(ConnectFailure::Refused(Code::Revoked)) if operator.global.json => {
+            out::json(&Named { credential })?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(ConnectFailure::Refused(Code::Revoked)) => {
+            out::text(&format!("revoked {credential}, with which this was asked\n"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => Err(trouble),
+    }
 }

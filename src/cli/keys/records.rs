@@ -116,7 +116,7 @@ pub fn show(operator: &mut Operator<'_>, who: &str) -> Outcome {
     }
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12}{}", escaped(&value, 4096));
+        let _ = writeln!(text, "{name:<13}{}", escaped(&value, 4096));
     };
     line("credential", record.credential.to_string());
     line("label", record.label.clone());
@@ -130,10 +130,10 @@ pub fn show(operator: &mut Operator<'_>, who: &str) -> Outcome {
     for command in record.commands.iter().flatten() {
         line("command", command.clone());
     }
-    line("issued", record.issued.to_string());
+    line("issued", format!("{:.0}", record.issued));
     for (name, when) in [("expires", record.expires), ("revoked", record.revoked), ("expired", record.expired)] {
         if let Some(when) = when {
-            line(name, when.to_string());
+            line(name, format!("{when:.0}"));
         }
     }
     line("connections", record.connections.to_string());
@@ -196,7 +196,7 @@ impl Record {
 
     fn may(&self) -> String {
         match &self.scopes {
-            crate::auth::record::ScopeList::Row => format!("all of a {}", self.role.word()),
+            crate::auth::record::ScopeList::Row => "all of its role".to_owned(),
             crate::auth::record::ScopeList::Named(names) => names.join(" "),
         }
     }

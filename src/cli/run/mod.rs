@@ -31,6 +31,7 @@ mod terminal;
 mod text;
 mod watch;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,19 +50,19 @@ use report::Report;
 /// What the end may take: the last words to the daemon and the last handlers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Runs the program to its end; its exit code.
-pub fn main(args: RunArgs) -> Result<ExitCode, Failure> {
+/// Runs the program to its end; its exit code. `credential` is a bundle in place of the default keys.
+pub fn main(args: RunArgs, credential: Option<&Path>) -> Result<ExitCode, Failure> {
     args.check()?;
     if relay::is_needed() {
         return relay::main();
     }
     let first = relay::First::find();
-    let code = run(&args);
+    let code = run(&args, credential);
     first.tell(code.as_ref().map_or_else(|failure| failure.exit as u8, |code| *code));
     code.map(ExitCode::from)
 }
 
-fn run(args: &RunArgs) -> Result<u8, Failure> {
+fn run(args: &RunArgs, credential: Option<&Path>) -> Result<u8, Failure> {
     let taken = watch::taken();
     // Before there is a second thread: each inherits this. What is started gets an empty mask again.
     taken.thread_block().map_err(no_signals)?;
@@ -75,7 +76,7 @@ fn run(args: &RunArgs) -> Result<u8, Failure> {
     let report = Arc::new(Report::new(args, session, child.pid().as_raw().unsigned_abs()));
     let handlers = Handlers::new(args.max_in_flight);
     // A credential that cannot be used is one more daemon that is not there.
-    let target = Target::from_env(None).ok();
+    let target = Target::from_env(credential).ok();
     let link = target.and_then(|target| Link::start(target, report, Arc::clone(&child), handlers.clone()));
 
     let code = watch::until_end(&child, &signals, || handlers.wake());
