@@ -700,9 +700,9 @@ class Connection:
                 if payload is not None:
                     raise Violation("a notification with a payload")
                 return message
-            if type(message.id) is not int or message.id != self._next_remote_id:
+            if type(message.id) is not int or message.id < self._next_remote_id:
                 raise Violation("an id out of order")
-            self._next_remote_id += 1
+            self._next_remote_id = message.id + 1
             if message.method != "command":
                 return message
             has_keys(message.params, ("command", "deadline_ms", "caller"), what="command")
