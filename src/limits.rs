@@ -37,6 +37,14 @@ pub const RUNTIMES_MAX: usize = 16;
 pub const RUNTIMES_MAX_BYTES: usize = 16 * 1024;
 /// `info` of a session, as text.
 pub const INFO_MAX_BYTES: usize = 4_096;
+/// All that a session reports, as JSON, without its snapshot: fits a header with an answer's own fields.
+pub const SESSION_MAX_BYTES: usize = 48 * 1024;
+/// Sessions that an error names.
+pub const NAMED_MAX: usize = 20;
+/// Bytes of their titles and paths together: an error is a header.
+pub const NAMED_MAX_BYTES: usize = 24 * 1024;
+/// Holders that `daemon.status` lists.
+pub const HOLDERS_MAX: usize = 64;
 /// Commands a producer may ask to have at once.
 pub const IN_FLIGHT_MAX: u32 = 64;
 /// A failure's text that a producer gives for the caller.
@@ -66,7 +74,9 @@ pub const START_MS: u64 = 3_000;
 pub const HELLO_CLIENT_MS: u64 = 5_000;
 
 const _: () = assert!(FRAME_MAX_BYTES > 8 * 1024 * 1024 + HEADER_MAX_BYTES + FRAME_TAG_BYTES);
-const _: () = assert!(HEADER_MAX_BYTES > 2 * (LABELS_MAX_BYTES + RUNTIMES_MAX_BYTES + INFO_MAX_BYTES));
+const _: () = assert!(HEADER_MAX_BYTES >= SESSION_MAX_BYTES + 4 * 1024);
+const _: () = assert!(HEADER_MAX_BYTES > 2 * NAMED_MAX_BYTES + NAMED_MAX * 128);
+const _: () = assert!(HEADER_MAX_BYTES > HOLDERS_MAX * 512 + 8 * 1024);
 const _: () = assert!(DEADLINE_DEFAULT_MS < DEADLINE_MAX_MS);
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX);
 
@@ -210,7 +220,8 @@ mod tests {
         let constants = named!(
             PROTOCOL_MIN PROTOCOL_MAX HELLO_LINE_MAX_BYTES FRAME_MAX_BYTES FRAME_TAG_BYTES FRAME_LENGTH_BYTES
             HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
-            COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES IN_FLIGHT_MAX FAILURE_MAX_BYTES
+            COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES SESSION_MAX_BYTES NAMED_MAX NAMED_MAX_BYTES
+            HOLDERS_MAX IN_FLIGHT_MAX FAILURE_MAX_BYTES
             LABEL_MAX_BYTES GRANT_LIST_MAX CREDENTIALS_MAX PAGE_MAX_BYTES SESSION_PREFIX_MIN JSON_DEPTH_MAX
             HEARTBEAT_MS DEADLINE_DEFAULT_MS DEADLINE_MAX_MS START_MS HELLO_CLIENT_MS
         );

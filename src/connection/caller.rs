@@ -11,7 +11,7 @@ use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, PAGE_MAX_BYTES};
 use crate::registry::report::{Report, Wait};
 use crate::route::lane::Call;
 use crate::route::peer::Place;
-use crate::wire::codes::{Code, Delivery, Refusal};
+use crate::wire::codes::{Code, Refusal};
 use crate::wire::message;
 use crate::wire::object;
 use crate::wire::rows::{Row, is_name};
@@ -101,22 +101,21 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
 
 pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let arrived = Instant::now();
-    let undelivered = |refusal: Refusal| refusal.delivery(Delivery::NotDelivered);
-    let Send { selector, command, deadline_ms, receipt } = message::params(request.params).map_err(undelivered)?;
-    let within = deadline(deadline_ms).map_err(undelivered)?;
+    let Send { selector, command, deadline_ms, receipt } = message::params(request.params)?;
+    let within = deadline(deadline_ms)?;
     let input_max = on.hub.limits.input_bytes;
     if request.payload.is_some_and(|input| input.len() as u64 > input_max) {
-        return Err(undelivered(Refusal::too_large("input", input_max)));
+        return Err(Refusal::too_large("input", input_max));
     }
     // Resolved to one session first: that id is what the grant is asked about, and what executes.
     let authority = on.peer.authority();
-    let session = on.hub.directory.resolve(&selector, authority).map_err(undelivered)?;
+    let session = on.hub.directory.resolve(&selector, authority)?;
     let offered = is_name(&command, false) && session.facts().offers(&command);
     if !authority.credential().grant.allows(&command) {
-        return Err(undelivered(Refusal::from(Code::Denied).message("this credential was not granted that command")));
+        return Err(Refusal::from(Code::Denied).message("this credential was not granted that command"));
     }
     if !offered {
-        return Err(undelivered(Refusal::from(Code::CommandNotFound).hint("usher list --json shows what it offers")));
+        return Err(Refusal::from(Code::CommandNotFound).hint("usher list --json shows what it offers"));
     }
     let call = Call {
         caller: Arc::clone(on.peer),

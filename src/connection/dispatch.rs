@@ -2,6 +2,7 @@
 //!
 //! A broken rule ends the connection; a request that cannot be done is refused and the conversation goes on.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use crate::registry::report::Report;
 use crate::route::directory::Session;
 use crate::route::lane::{Lane, NeverIssued, Outcome};
 use crate::route::peer::{Peer, Place};
-use crate::wire::codes::{Code, ErrorObject, Refusal};
+use crate::wire::codes::{Code, Delivery, ErrorObject, Refusal};
 use crate::wire::lines::Role;
 use crate::wire::message::{self, Header};
 use crate::wire::methods::{self, Method};
@@ -70,16 +71,20 @@ pub struct Owned<'a> {
     peer: &'a Arc<Peer>,
     /// The session.
     pub session: Arc<Session>,
+    is_over: Cell<bool>,
 }
 
 impl<'a> Owned<'a> {
     /// From the registry's answer.
     pub fn new(hub: &'a Hub, peer: &'a Arc<Peer>, session: Arc<Session>) -> Self {
-        Self { hub, peer, session }
+        Self { hub, peer, session, is_over: Cell::new(false) }
     }
 
-    /// Ends the session; answers to its commands may still come.
+    /// Ends the session, once; answers to its commands may still come.
     pub fn end(&self) {
+        if self.is_over.replace(true) {
+            return;
+        }
         self.session.lane.end(Code::SessionLost);
         self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id() });
     }
@@ -122,10 +127,8 @@ impl<'a> Conversation<'a> {
                 Err(Over::Broken("a notification carries a payload"))
             }
             Header::Notification { method, params } => self.told(&method, params),
-            Header::Answer { id, result, receipt: None } if result.get() == "{}" => {
-                self.answered(id, Outcome::Done(message.payload))
-            }
-            Header::Answer { .. } => Err(Over::Broken("an answer to the daemon has fields that it must not have")),
+            // What else a producer says in its result is not for us.
+            Header::Answer { id, .. } => self.answered(id, Outcome::Done(message.payload)),
             Header::Failure { .. } if message.payload.is_some() => Err(Over::Broken("a failure carries a payload")),
             Header::Failure { id, error } => self.answered(id, Outcome::Failed(failure_text(&error))),
         }
@@ -143,7 +146,11 @@ impl<'a> Conversation<'a> {
             }
             Some(method) => self.admitted(method, request),
         };
-        if let Err(refusal) = done {
+        if let Err(mut refusal) = done {
+            if method == Some(Method::SessionSend) {
+                // Whatever is refused here has not come near a lane.
+                refusal.delivery = Some(Delivery::NotDelivered);
+            }
             let _gone = self.peer.refuse(id, &refusal);
         }
         Ok(())
@@ -156,14 +163,7 @@ impl<'a> Conversation<'a> {
     /// The permit is held until what the method does is published, and given up before it waits for anybody.
     fn admitted(&mut self, method: Method, request: Request<'_>) -> Done {
         let peer = self.peer;
-        let permit = peer.authority().admit(method).map_err(|code| {
-            let refusal = Refusal::from(code);
-            if method == Method::SessionSend {
-                refusal.delivery(crate::wire::codes::Delivery::NotDelivered)
-            } else {
-                refusal
-            }
-        })?;
+        let permit = peer.authority().admit(method)?;
         match method {
             Method::SessionRegister => producer::register(self, permit, request),
             Method::SessionUpdate => producer::update(self, permit, request),

@@ -44,7 +44,11 @@ pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: R
     if on.session().is_ok() {
         return Err(Code::AlreadyRegistered.into());
     }
-    let issued = on.owned.take().map_or(0, |ended| ended.session.lane.issued());
+    // An earlier session of this connection has ended; late answers to it count until there is a new one.
+    let issued = on.owned.as_ref().map_or(0, |earlier| {
+        earlier.end();
+        earlier.session.lane.issued()
+    });
     // The registry looks at the gate again and holds its permit until the session is published.
     drop(permit);
     let (reply, answer) = bounded(1);

@@ -1,5 +1,6 @@
 //! What `daemon.status` tells. For a narrowed grant only what it may see.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use serde::Serialize;
@@ -7,6 +8,7 @@ use serde::Serialize;
 use crate::account::Usage;
 use crate::auth::credential::Credential;
 use crate::ids::{CredentialId, Generation};
+use crate::limits::HOLDERS_MAX;
 use crate::wire::lines::Range;
 use crate::wire::selector::Selector;
 
@@ -36,6 +38,8 @@ pub(super) struct FullStatus {
     connections: Connections,
     accounts: Vec<Account>,
     credentials: Vec<Holder>,
+    /// Holders beyond those listed.
+    more_credentials: usize,
 }
 
 #[derive(Serialize)]
@@ -105,7 +109,10 @@ impl FullStatus {
         } else {
             vec![std::sync::Arc::clone(own)]
         };
-        holders.sort_by(|a, b| (a.role.word(), &a.label, a.id).cmp(&(b.role.word(), &b.label, b.id)));
+        let busy_first = |of: &Credential| (Reverse(of.connected()), of.role.word(), of.label.clone(), of.id);
+        holders.sort_by_cached_key(|credential| busy_first(credential));
+        let more_credentials = holders.len().saturating_sub(HOLDERS_MAX);
+        holders.truncate(HOLDERS_MAX);
         Self {
             generation: hub.generation,
             build: hub.build.clone(),
@@ -118,6 +125,7 @@ impl FullStatus {
             connections: Connections { open, unfinished_hellos },
             accounts: pools.iter().filter(|_| all).map(|pool| pool.usage().into()).collect(),
             credentials: holders.iter().map(|credential| Holder::of(credential)).collect(),
+            more_credentials,
         }
     }
 }

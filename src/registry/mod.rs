@@ -17,7 +17,7 @@ use crate::auth::gate::Authority;
 use crate::ids::{ConnectionId, SessionId};
 use crate::limits::Limits;
 use crate::route::clock::Clock;
-use crate::route::directory::{Directory, Session, Snapshot};
+use crate::route::directory::{self, Directory, Session, Snapshot};
 use crate::route::lane::{Lane, LaneBounds};
 use crate::route::peer::Peer;
 use crate::wire::codes::{Code, Refusal};
@@ -116,8 +116,9 @@ impl Registry {
                     self.table.drain();
                     Ok(sessions.len() as u64)
                 } else {
-                    let named = sessions.iter().take(20).map(|session| session.candidate()).collect();
-                    let text = format!("{} sessions are registered", sessions.len());
+                    let named = directory::named(sessions.iter());
+                    let count = sessions.len();
+                    let text = format!("{count} session{} registered", if count == 1 { " is" } else { "s are" });
                     Err(Refusal { sessions: named, ..Code::SessionsLive.into() }
                         .message(text)
                         .hint("end them, or usher stop --force"))

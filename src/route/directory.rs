@@ -11,6 +11,7 @@ use crate::account::Charge;
 use crate::auth::gate::Authority;
 use crate::auth::selection;
 use crate::ids::SessionId;
+use crate::limits::{NAMED_MAX, NAMED_MAX_BYTES};
 use crate::wire::codes::{Candidate, Code, Refusal};
 use crate::wire::rows::{CommandOffer, Facts, Row, State};
 use crate::wire::selector::Selector;
@@ -193,11 +194,22 @@ impl Directory {
             (Some(session), 0) => Ok(session),
             (None, _) => Err(Refusal::from(Code::SessionNotFound).hint("usher list shows the sessions")),
             (Some(last), _) => {
-                let sessions = found.iter().chain([&last]).take(20).map(|session| session.candidate()).collect();
+                let sessions = named(found.iter().chain([&last]));
                 Err(Refusal { sessions, ..Code::Ambiguous.into() }.hint("name one with --session ID"))
             }
         }
     }
+}
+
+/// As many of them as an error may name.
+pub fn named<'a>(sessions: impl Iterator<Item = &'a Arc<Session>>) -> Vec<Candidate> {
+    let mut room = NAMED_MAX_BYTES;
+    let fits = |candidate: &Candidate| {
+        let left = room.checked_sub(candidate.title.len() + candidate.cwd.len());
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    sessions.take(NAMED_MAX).map(|session| session.candidate()).take_while(fits).collect()
 }
 
 fn is_meant(session: &Session, selector: &Selector, authority: &Authority) -> bool {

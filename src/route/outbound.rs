@@ -31,6 +31,15 @@ pub enum Sent {
     Kept(Arc<AtomicBool>),
 }
 
+/// Whether more may follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It may.
+    Next,
+    /// Nothing is accepted behind it.
+    Last,
+}
+
 /// Nothing was sent and nothing will be: the peer is gone, cut, or no longer let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsent;
@@ -59,6 +68,8 @@ enum Text {
 struct State {
     sealer: Sealer,
     rest: VecDeque<Rest>,
+    /// The last message is in; what is kept still goes.
+    said_last: bool,
     ended: bool,
 }
 
@@ -88,7 +99,7 @@ pub enum Accepted {
 impl Outbound {
     /// Over a socket whose keys are agreed.
     pub fn new(socket: Arc<UnixStream>, sealer: Sealer, peer_max: u64, total: Arc<Pool>, share: Arc<Pool>) -> Self {
-        let state = Mutex::new(State { sealer, rest: VecDeque::new(), ended: false });
+        let state = Mutex::new(State { sealer, rest: VecDeque::new(), said_last: false, ended: false });
         Self { socket, state, kept_bytes: AtomicU64::new(0), peer_max, total, share }
     }
 
@@ -98,9 +109,14 @@ impl Outbound {
         &self,
         authority: &Authority,
         plaintext: Plaintext,
+        place: Place,
         make_room: impl FnOnce() -> bool,
     ) -> Result<Accepted, Unsent> {
         let mut state = self.state.lock();
+        if state.said_last {
+            return Err(Unsent);
+        }
+        state.said_last = place == Place::Last;
         let accepted = match authority.admit_delivery() {
             Ok(permit) => self.transmit(permit, &mut state, plaintext, make_room),
             Err(_) => None,

@@ -22,7 +22,7 @@ use crate::wire::transcript::{Hash, Statement, sha256};
 
 use super::flusher::Flusher;
 use super::lane::Lane;
-use super::outbound::{Accepted, Flushed, Outbound, Sent, Unsent};
+use super::outbound::{self, Accepted, Flushed, Outbound, Sent, Unsent};
 
 /// Where an open request waits.
 #[derive(Clone)]
@@ -74,8 +74,12 @@ impl Peer {
 
     /// Sends a message. An error means that it never will be.
     pub fn send(self: &Arc<Self>, plaintext: Plaintext) -> Result<Sent, Unsent> {
+        self.transmit(plaintext, outbound::Place::Next)
+    }
+
+    fn transmit(self: &Arc<Self>, plaintext: Plaintext, place: outbound::Place) -> Result<Sent, Unsent> {
         let make_room = || self.flusher.cut_largest(self);
-        match self.outbound.send(&self.authority, plaintext, make_room)? {
+        match self.outbound.send(&self.authority, plaintext, place, make_room)? {
             Accepted::Sent => Ok(Sent::Kernel),
             Accepted::Kept { sent, begins } => {
                 if begins {
@@ -144,13 +148,13 @@ impl Peer {
 
     /// Says why, then ends.
     pub fn close(self: &Arc<Self>, reason: &str) {
-        let _gone = self.send(message::notification(methods::CLOSING, &Closing { reason }));
+        self.say_closing(reason);
         self.cut_now();
     }
 
-    /// Says why; the connection ends when the peer has read it or at shutdown's end.
+    /// Says why, as the last message; the connection ends when it is cut.
     pub fn say_closing(self: &Arc<Self>, reason: &str) {
-        let _gone = self.send(message::notification(methods::CLOSING, &Closing { reason }));
+        let _gone = self.transmit(message::notification(methods::CLOSING, &Closing { reason }), outbound::Place::Last);
     }
 
     /// Ends without a word.

@@ -1,6 +1,7 @@
 //! Why a peer is refused: one table of codes, each with its fixed sentence, and the error object made of it.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use crate::error::Exit;
 use crate::ids::SessionId;
@@ -210,8 +211,14 @@ pub struct ErrorObject {
     /// A sentence.
     pub message: String,
     /// Ours.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some_object")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_data")]
     pub data: Option<ErrorData>,
+}
+
+/// Whatever else stands in `data` is not ours to judge.
+fn known_data<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ErrorData>, D::Error> {
+    let text = <&RawValue>::deserialize(from)?;
+    Ok(object::read(text.get().as_bytes()).ok())
 }
 
 /// `error.data`. Read leniently: it is observability, and a newer peer may say more.

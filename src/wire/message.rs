@@ -66,9 +66,9 @@ struct RawHeader<'a> {
     id: Option<u64>,
     #[serde(default, borrow, deserialize_with = "object::some")]
     method: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "object::some")]
     params: Option<&'a RawValue>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "object::some")]
     result: Option<&'a RawValue>,
     #[serde(default, borrow, deserialize_with = "object::some")]
     receipt: Option<Cow<'a, str>>,

@@ -9,16 +9,15 @@ use serde_json::value::RawValue;
 
 use crate::ids::SessionId;
 use crate::limits::{
-    COMMANDS_MAX, IN_FLIGHT_MAX, INFO_MAX_BYTES, LABELS_MAX_BYTES, NAME_MAX_BYTES, PATH_MAX_BYTES, RUNTIMES_MAX,
-    RUNTIMES_MAX_BYTES, TITLE_MAX_BYTES,
+    COMMANDS_MAX, IN_FLIGHT_MAX, INFO_MAX_BYTES, JSON_DEPTH_MAX, LABELS_MAX_BYTES, NAME_MAX_BYTES, PATH_MAX_BYTES,
+    RUNTIMES_MAX, RUNTIMES_MAX_BYTES, SESSION_MAX_BYTES, TITLE_MAX_BYTES,
 };
 use crate::wire::codes::Refusal;
 use crate::wire::object;
 use crate::wire::text::is_plain;
 
-/// Which terminal a program has, as far as its environment tells.
+/// Which terminal a program has, as far as its environment tells. Observability: what else is reported is not kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Terminal {
     /// `/dev/pts/3`
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
@@ -40,9 +39,8 @@ pub struct Terminal {
     pub program: Option<String>,
 }
 
-/// A command that a session offers.
+/// A command that a session offers. What else is said of it is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct CommandOffer {
     /// Its name.
     pub name: String,
@@ -85,7 +83,7 @@ pub struct Register {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
     pub max_in_flight: Option<u32>,
     /// See [`Facts`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
     pub info: Option<Box<RawValue>>,
     /// Whether the answer is to be signed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -109,7 +107,7 @@ pub struct Update {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
     pub runtimes: Option<Vec<Box<RawValue>>>,
     /// New info.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
     pub info: Option<Box<RawValue>>,
     /// Whether the payload replaces the snapshot.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -120,7 +118,7 @@ pub struct Update {
 }
 
 /// What is known of a session.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Facts {
     /// 1 to 256 bytes.
     pub title: String,
@@ -211,9 +209,28 @@ impl Facts {
             return Err(Refusal::invalid(format!("max_in_flight takes 1 to {IN_FLIGHT_MAX}")));
         }
         match &self.info {
-            Some(info) if info.get().len() > INFO_MAX_BYTES => Err(Refusal::too_large("info", INFO_MAX_BYTES as u64)),
-            Some(info) if !info.get().starts_with('{') => Err(Refusal::invalid("info is not an object")),
-            _ => Ok(()),
+            Some(info) if info.get().len() > INFO_MAX_BYTES => {
+                return Err(Refusal::too_large("info", INFO_MAX_BYTES as u64));
+            }
+            Some(info) if !info.get().starts_with('{') => return Err(Refusal::invalid("info is not an object")),
+            Some(info) => shallow("info", info)?,
+            None => {}
+        }
+        // Each part has its own limit; all of them at once would not fit a header, and whoever lists gets one.
+        let together = serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
+        if together > SESSION_MAX_BYTES {
+            return Err(Refusal::too_large("session", SESSION_MAX_BYTES as u64));
+        }
+        Ok(())
+    }
+}
+
+/// Passed through unread, so nobody else bounds how deep it nests.
+fn shallow(name: &str, text: &RawValue) -> Result<(), Refusal> {
+    match serde_json::from_str::<serde_json::Value>(text.get()) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(Refusal::invalid(format!("{name} nests deeper than {JSON_DEPTH_MAX} or has a number out of range")))
         }
     }
 }
@@ -283,7 +300,10 @@ fn check_runtimes(runtimes: &[Box<RawValue>]) -> Result<(), Refusal> {
     }
     for runtime in runtimes {
         match object::read::<Runtime>(runtime.get().as_bytes()) {
-            Ok(runtime) => plain("runtimes", &runtime.id, TITLE_MAX_BYTES)?,
+            Ok(known) => {
+                plain("runtimes", &known.id, TITLE_MAX_BYTES)?;
+                shallow("a runtime", runtime)?;
+            }
             Err(_) => return Err(Refusal::invalid("a runtime is not an object with an id")),
         }
     }
