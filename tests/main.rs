@@ -5,5 +5,6 @@
 mod handshake;
 mod interop;
 mod project;
+mod rendezvous;
 mod revocation;
 mod support;

@@ -22,6 +22,9 @@ use super::workers::{Job, Workers};
 /// How long the acceptor pauses when the system has no descriptor for the next connection.
 const PAUSE_MS: u16 = 100;
 
+/// How often a socket that has vanished is bound again when that failed: nobody tells when the path is free.
+const AGAIN_MS: u16 = 500;
+
 /// The accepting thread and its end.
 pub(super) struct Acceptor {
     thread: JoinHandle<(Listener, Workers)>,
@@ -34,6 +37,8 @@ struct Accepting {
     folder: Dir,
     listener: Listener,
     watch: sys::Watch,
+    /// The socket has vanished, and nothing that is watched will tell when it can be bound again.
+    is_lost: bool,
     end: UnixStream,
     workers: Workers,
     lock: Arc<Lock>,
@@ -51,7 +56,7 @@ impl Acceptor {
             .map_err(|error| Failure::new(Exit::Unavailable, "start", format!("no socket pair: {error}")))?;
         let watch = folder.watch();
         let workers = Workers::new(Arc::clone(&hub));
-        let accepting = Accepting { hub, root, folder, listener, watch, end: theirs, workers, lock };
+        let accepting = Accepting { hub, root, folder, listener, watch, is_lost: false, end: theirs, workers, lock };
         let thread = crate::threads::spawn("acceptor", move || accepting.run()).map_err(|error| {
             Failure::new(Exit::Unavailable, "start", format!("no thread for the acceptor: {error}"))
         })?;
@@ -82,8 +87,12 @@ impl Accepting {
             PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.watch.fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        let timeout = self.watch.poll_timeout().and_then(|timeout| PollTimeout::try_from(timeout).ok());
-        let ready = poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE));
+        let timeout = match self.watch.poll_timeout() {
+            _ if self.is_lost => PollTimeout::from(AGAIN_MS),
+            Some(timeout) => PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        };
+        let ready = poll(&mut fds, timeout);
         let is_ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any().unwrap_or(false));
         match ready {
             Ok(_) if is_ready(0) => Woken::End,
@@ -149,7 +158,8 @@ impl Accepting {
 
     fn bind_again(&mut self) {
         self.watch.drain();
-        if self.listener.is_ours_still() {
+        self.is_lost = !self.listener.is_ours_still();
+        if !self.is_lost {
             return;
         }
         let bound = match self.root.create_sub(paths::SOCKET_FOLDER) {
@@ -162,6 +172,8 @@ impl Accepting {
                 self.watch = folder.watch();
                 self.folder = folder;
                 self.listener = listener;
+                // It may have vanished before it was watched.
+                self.is_lost = !self.listener.is_ours_still();
             }
             Err(error) => {
                 self.hub.outcomes.tell("not bound again", || format!("the socket has vanished: {error}"));

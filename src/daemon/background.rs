@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,6 +20,7 @@ use nix::unistd::{Pid, chdir, close, pipe, setsid};
 
 use crate::error::{Exit, Failure};
 use crate::limits::START_MS;
+use crate::store::socket::{self, ConnectError};
 use crate::store::{Dir, Kind, Paths, paths};
 
 use super::options::Options;
@@ -28,6 +30,9 @@ use super::store_failure;
 pub(super) const READY: &[u8] = b"ready\n";
 /// Another daemon is there already: that is as good.
 pub(super) const HELD: &[u8] = b"held\n";
+
+/// The pauses between two looks for one that has the lock and does not listen yet.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the daemon gets of the environment, beside its directory.
 const KEPT: [&str; 2] = ["HOME", "USHER_LOG"];
@@ -47,8 +52,13 @@ pub(super) fn launch(options: &Options) -> Result<(), Failure> {
     let daemon = spawn(&exe, options, paths.root(), &theirs, &log)
         .map_err(|error| failed(format!("{} cannot be started: {error}", exe.display())))?;
     drop(theirs);
-    match hear(ours) {
-        Word::Good => Ok(()),
+    let deadline = Instant::now() + Duration::from_millis(START_MS);
+    match hear(ours, deadline) {
+        Word::Ready => Ok(()),
+        Word::Held => {
+            await_holder(&root, deadline);
+            Ok(())
+        }
         Word::Gone => {
             let _reaped = waitpid(daemon, None);
             let said = last_line(&root, log_before);
@@ -96,14 +106,31 @@ fn spawn(exe: &Path, options: &Options, root: &Path, word: &OwnedFd, log: &impl 
     posix_spawn(exe, &actions, &attributes, &args, &environment)
 }
 
+/// Another daemon has the lock and may be on its way to listen: whoever asks next is to find it. One that does not come
+/// is not ours to judge.
+fn await_holder(root: &Dir, deadline: Instant) {
+    while Instant::now() < deadline {
+        let listening =
+            root.sub(paths::SOCKET_FOLDER).is_ok_and(|folder| match socket::connect(&folder, Duration::ZERO) {
+                // Busy with a full backlog.
+                Ok(_) | Err(ConnectError::Busy) => true,
+                Err(_) => false,
+            });
+        if listening {
+            return;
+        }
+        sleep(PAUSE);
+    }
+}
+
 enum Word {
-    Good,
+    Ready,
+    Held,
     Gone,
     Late,
 }
 
-fn hear(pipe: OwnedFd) -> Word {
-    let deadline = Instant::now() + Duration::from_millis(START_MS);
+fn hear(pipe: OwnedFd, deadline: Instant) -> Word {
     let mut pipe = std::fs::File::from(pipe);
     let mut said = Vec::new();
     loop {
@@ -120,8 +147,11 @@ fn hear(pipe: OwnedFd) -> Word {
             Ok(0) | Err(_) => return Word::Gone,
             Ok(count) => said.extend_from_slice(&buffer[..count]),
         }
-        if said == READY || said == HELD {
-            return Word::Good;
+        if said == READY {
+            return Word::Ready;
+        }
+        if said == HELD {
+            return Word::Held;
         }
     }
 }

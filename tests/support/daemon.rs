@@ -17,7 +17,9 @@ pub const USHERD: &str = env!("CARGO_BIN_EXE_usherd");
 
 /// A private `USHER_DIR`.
 pub struct Place {
+    /// Removed with all that is in it.
     dir: tempfile::TempDir,
+    root: PathBuf,
     daemon: Option<Child>,
 }
 
@@ -32,8 +34,14 @@ pub struct Ran {
 impl Place {
     /// Without a daemon.
     pub fn empty() -> Self {
+        Self::below("")
+    }
+
+    /// Without a daemon, in a folder that is not made yet, under a private one.
+    pub fn below(folder: impl AsRef<Path>) -> Self {
         let dir = tempfile::Builder::new().prefix("usher-test-").tempdir().unwrap();
-        Self { dir, daemon: None }
+        let root = dir.path().join(folder).components().collect();
+        Self { dir, root, daemon: None }
     }
 
     /// With a daemon in the foreground, ready.
@@ -55,8 +63,19 @@ impl Place {
         });
     }
 
+    /// Starts one that leaves nothing of us behind, as `usher run` does.
+    pub fn start_daemon_in_background(&mut self) {
+        let launched = ran(self.usherd().arg("--background"));
+        assert_eq!((launched.code, launched.stderr.as_str()), (0, ""), "{launched:?}\n{}", self.log_text());
+    }
+
     /// `USHER_DIR`.
     pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// The private folder around it, for what a test needs beside it.
+    pub fn scratch(&self) -> &Path {
         self.dir.path()
     }
 
