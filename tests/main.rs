@@ -5,4 +5,5 @@
 mod handshake;
 mod project;
 mod revocation;
+mod run;
 mod support;
