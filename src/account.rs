@@ -89,11 +89,6 @@ impl Pool {
         self.used.load(Relaxed)
     }
 
-    /// How often it was reached.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Relaxed)
-    }
-
     fn add(&self, amount: u64) -> Option<()> {
         let taken =
             self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(amount).filter(|&sum| sum <= self.limit));
@@ -189,7 +184,7 @@ mod tests {
         assert_eq!((total.used(), other.used()), (3, 0));
         drop(first);
         assert_eq!((total.used(), share.used(), total.usage().peak), (0, 0, 3));
-        assert_eq!((share.refused(), total.refused()), (1, 1));
+        assert_eq!((share.usage().refused, total.usage().refused), (1, 1));
     }
 
     #[test]

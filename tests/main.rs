@@ -3,6 +3,7 @@
 //! Names of tests are sentences. Nothing sleeps to wait for something: conditions are waited for, with a deadline.
 
 mod handshake;
+mod interop;
 mod project;
 mod revocation;
 mod run;

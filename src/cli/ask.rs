@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::client::{CallError, Caller, ConnectFailure, Connection, Hello, Reply, Target, connect_with};
+use crate::client::{CallError, Caller, ConnectFailure, Connection, Hello, Reply, Target, connect};
 use crate::error::{Exit, Failure};
 use crate::wire::lines::{Range, Role};
 use crate::wire::methods::Method;
@@ -83,8 +83,8 @@ impl Asker {
     /// As [`Asker::connect_as`], with less patience.
     pub fn connect_within(target: &Target, role: Role, patience: Duration) -> Result<Self, Missed> {
         let hello = Hello { patience, ..Hello::new(role) };
-        let connection = match connect_with(target, &hello) {
-            Err(ConnectFailure::Lost) => connect_with(target, &hello),
+        let connection = match connect(target, &hello) {
+            Err(ConnectFailure::Lost) => connect(target, &hello),
             done => done,
         };
         match connection {
@@ -97,7 +97,7 @@ impl Asker {
     /// Connects through protocol 0, which every daemon speaks with operators.
     pub fn connect_zero(target: &Target, patience: Duration) -> Result<Self, ConnectFailure> {
         let hello = Hello { protocol: Range::ZERO, patience, ..Hello::new(Role::Operator) };
-        connect_with(target, &hello).map(Self::over)
+        connect(target, &hello).map(Self::over)
     }
 
     /// Over a connection that is there.

@@ -48,7 +48,7 @@ pub fn main() -> ExitCode {
     let outcome = args::parse(words).map_err(Trouble::from).and_then(|said| match said {
         Said::Help(topic) => out::text(help::text(topic)).map(|()| ExitCode::SUCCESS),
         Said::Version => out::text(&format!("{}\n", help::VERSION)).map(|()| ExitCode::SUCCESS),
-        Said::Do(global, verb) => act(&global, verb),
+        Said::Do(global, verb) => act(&global, *verb),
     });
     outcome.unwrap_or_else(|trouble| {
         trouble.tell(json);

@@ -130,8 +130,9 @@ impl Target {
             Place::Home { key: None, .. } => format!("{}.pem", role.word()),
         };
         let folder = self.open_keys()?;
-        let daemon = read_public_key(&folder, bundle::DAEMON_KEY)?;
-        let identity = Identity::from_seed(&pem::read(&folder, &name)?)
+        let remedy = |error| if self.as_bundle().is_some() { bundle_remedy(error) } else { error };
+        let daemon = read_public_key(&folder, bundle::DAEMON_KEY).map_err(remedy)?;
+        let identity = Identity::from_seed(&pem::read(&folder, &name).map_err(remedy)?)
             .map_err(|reason| StoreError::new(folder.path().join(&name), Problem::Corrupt(reason.to_owned())))?;
         Ok(Keys { daemon, daemon_path: folder.path().join(bundle::DAEMON_KEY), identity })
     }
@@ -176,7 +177,7 @@ fn missing_is_not_running(error: StoreError) -> ConnectFailure {
 
 fn bundle_remedy(error: StoreError) -> StoreError {
     let remedy = match error.problem() {
-        Problem::Missing => "name the folder that usher keys new --out made",
+        Problem::Missing => "name a whole folder that usher keys new --out made",
         _ => return error,
     };
     error.with_remedy(remedy)

@@ -15,13 +15,11 @@ use crate::wire::receipt::Receipt;
 
 use super::connection::{Connection, Ended, Incoming, Proved, Receiver, Sender};
 use super::failure::SendError;
-use super::welcome::Welcome;
 
 /// A blocking caller; dropped, it says goodbye.
 pub struct Caller {
     sender: Sender,
     receiver: Receiver,
-    welcome: Welcome,
     proved: Proved,
 }
 
@@ -75,13 +73,8 @@ struct Signed<'a, P: Serialize> {
 impl Caller {
     /// Over a connection.
     pub fn new(connection: Connection) -> Self {
-        let (sender, receiver, welcome, proved) = connection.into_parts();
-        Self { sender, receiver, welcome, proved }
-    }
-
-    /// What the daemon said at the beginning.
-    pub fn welcome(&self) -> &Welcome {
-        &self.welcome
+        let (sender, receiver, proved) = connection.into_parts();
+        Self { sender, receiver, proved }
     }
 
     /// What the handshake established.

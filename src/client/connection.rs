@@ -68,8 +68,8 @@ impl Connection {
         (self.sender, self.receiver)
     }
 
-    pub(super) fn into_parts(self) -> (Sender, Receiver, Welcome, Proved) {
-        (self.sender, self.receiver, self.welcome, self.proved)
+    pub(super) fn into_parts(self) -> (Sender, Receiver, Proved) {
+        (self.sender, self.receiver, self.proved)
     }
 }
 

@@ -48,18 +48,8 @@ impl Hello {
     }
 }
 
-/// A connection that both sides have proved, welcomed by the daemon, within `patience`.
-pub fn connect(
-    target: &Target,
-    role: Role,
-    scopes: Option<Vec<String>>,
-    patience: Duration,
-) -> Result<Connection, ConnectFailure> {
-    connect_with(target, &Hello { scopes, patience, ..Hello::new(role) })
-}
-
-/// As [`connect`], with everything to be chosen.
-pub fn connect_with(target: &Target, hello: &Hello) -> Result<Connection, ConnectFailure> {
+/// A connection that both sides have proved, and that the daemon has welcomed.
+pub fn connect(target: &Target, hello: &Hello) -> Result<Connection, ConnectFailure> {
     let keys = target.keys(hello.role)?;
     let mut wire = Wire::open(target, hello.patience)?;
     let (first, ephemeral) = first_line(hello, &keys).ok_or(ConnectFailure::Lost)?;
@@ -108,19 +98,22 @@ pub fn connect_with(target: &Target, hello: &Hello) -> Result<Connection, Connec
     let stream = wire.stream().try_clone().map_err(|_| ConnectFailure::Lost)?;
     let mut receiver = Receiver::new(wire.inbound, opener);
     let welcome = match receiver.next(Some(deadline)) {
-        Ok(incoming) => welcome(incoming)?,
+        Ok(incoming) => welcome(incoming, challenge.protocol, hello.role)?,
         Err(Ended::Timeout) => return Err(hung),
         Err(Ended::Closing(_) | Ended::Lost) => return Err(ConnectFailure::Lost),
     };
     Ok(Connection::new(Sender::new(stream, sealer), receiver, welcome, proved))
 }
 
-/// The first sealed message: whether the daemon lets this side in.
-fn welcome(first: Incoming) -> Result<Welcome, ConnectFailure> {
+/// The first sealed message: whether the daemon lets this side in, as what it asked to be.
+fn welcome(first: Incoming, protocol: u16, role: Role) -> Result<Welcome, ConnectFailure> {
     let Incoming::Notification { method, params } = first else { return Err(ConnectFailure::Lost) };
     let params = params.as_deref();
     match method.as_str() {
-        WELCOME => message::params(params).map_err(|_| ConnectFailure::Lost),
+        WELCOME => message::params(params)
+            .ok()
+            .filter(|welcome: &Welcome| welcome.protocol == protocol && welcome.role == role)
+            .ok_or(ConnectFailure::Lost),
         REFUSED => {
             let refused: RefusedNote = message::params(params).map_err(|_| ConnectFailure::Lost)?;
             Err(match Code::from_word(&refused.code) {

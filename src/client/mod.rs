@@ -19,16 +19,15 @@ pub mod failure;
 pub mod handshake;
 mod inbound;
 mod outbound;
-pub mod start;
-pub mod welcome;
+mod start;
+mod welcome;
 
 pub use address::Target;
 pub use caller::{CallError, Caller, Reply};
 pub use connection::{Connection, Ended, Incoming, Receiver, Sender};
 pub use failure::{ConnectFailure, SendError};
-pub use handshake::{Hello, connect, connect_with, health};
-pub use start::{connect_or_start, connect_or_start_telling};
-pub use welcome::Welcome;
+pub use handshake::{Hello, connect, health};
+pub use start::connect_or_start;
 
 /// What this program calls itself in a hello.
 pub const BUILD: &str = concat!("usher/", env!("CARGO_PKG_VERSION"));

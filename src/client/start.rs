@@ -22,7 +22,7 @@ use crate::wire::text::escaped;
 use super::address::Target;
 use super::connection::Connection;
 use super::failure::ConnectFailure;
-use super::handshake::{Hello, connect_with};
+use super::handshake::{Hello, connect};
 
 /// The daemon's program.
 const PROGRAM: &str = "usherd";
@@ -41,26 +41,18 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Connects, after starting a daemon where there is none. A bundle knows no directory: for it nothing is started.
-pub fn connect_or_start(target: &Target, hello: &Hello) -> Result<Connection, ConnectFailure> {
-    connect_or_start_telling(target, hello, || ())
-}
-
-/// As [`connect_or_start`]; `begun` is told once the start goes on without us, for whoever will not wait for its end.
-pub fn connect_or_start_telling(
-    target: &Target,
-    hello: &Hello,
-    begun: impl FnOnce(),
-) -> Result<Connection, ConnectFailure> {
-    let first = match connect_with(target, hello) {
+/// `begun` is told once the start goes on without us, for whoever will not wait for its end.
+pub fn connect_or_start(target: &Target, hello: &Hello, begun: impl FnOnce()) -> Result<Connection, ConnectFailure> {
+    let first = match connect(target, hello) {
         Err(failure) if is_absence(&failure) => failure,
         done => return done,
     };
     let Some(paths) = target.paths() else { return Err(first) };
     let deadline = Instant::now() + Duration::from_millis(START_MS);
-    start_telling(paths, begun)?;
+    start(paths, begun)?;
     let mut pause = PAUSE;
     loop {
-        match connect_with(target, hello) {
+        match connect(target, hello) {
             Err(failure) if is_absence(&failure) && Instant::now() < deadline => {}
             done => return done,
         }
@@ -75,11 +67,7 @@ fn is_absence(failure: &ConnectFailure) -> bool {
 }
 
 /// Starts a daemon and waits until there is one, its own or another that was faster.
-pub fn start(paths: &Paths) -> Result<(), ConnectFailure> {
-    start_telling(paths, || ())
-}
-
-fn start_telling(paths: &Paths, begun: impl FnOnce()) -> Result<(), ConnectFailure> {
+fn start(paths: &Paths, begun: impl FnOnce()) -> Result<(), ConnectFailure> {
     let failed = |reason: String| ConnectFailure::NotStarted { reason };
     let program = program().map_err(failed)?;
     let mut command = Command::new(&program);
@@ -107,7 +95,8 @@ fn start_telling(paths: &Paths, begun: impl FnOnce()) -> Result<(), ConnectFailu
 
 /// `usherd` beside this program, links resolved, else where this build was told that it will be.
 fn program() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().and_then(std::fs::canonicalize);
+    // After an upgrade there is no file any more at the path of a program that runs on; its folder still is.
+    let own = std::env::current_exe().map(|own| std::fs::canonicalize(&own).unwrap_or(own));
     let beside = own.ok().and_then(|own| own.parent().map(|folder| folder.join(PROGRAM)));
     let installed = option_env!("USHER_LIBEXECDIR").map(|folder| Path::new(folder).join(PROGRAM));
     let places: Vec<_> = beside.into_iter().chain(installed).collect();

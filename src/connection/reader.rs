@@ -92,11 +92,6 @@ impl Reader {
         }
     }
 
-    /// Whether bytes are here that belong to nothing read so far.
-    pub fn has_more(&self) -> bool {
-        self.filled > self.consumed
-    }
-
     /// The next frame, opened. Waits for its first byte without end, for the rest of it at most `within`.
     pub fn frame(&mut self, opener: &mut Opener, within: Duration, budget: &Budget) -> Result<&[u8], Ended> {
         self.compact();

@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
         RunMode::Foreground | RunMode::Detached => run(&said),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(Exit::Done as u8),
         Err(failure) => fail(&failure),
     }
 }

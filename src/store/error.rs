@@ -6,7 +6,9 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io;
-use std::path::{Path, PathBuf};
+#[cfg(test)]
+use std::path::Path;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 
@@ -89,6 +91,7 @@ impl StoreError {
     }
 
     /// With what.
+    #[cfg(test)]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -5,7 +5,6 @@
 //! process ends, however that happens.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -34,14 +33,6 @@ const ATTEMPTS: usize = 16;
 #[derive(Debug)]
 pub struct Lock {
     _held: Flock<File>,
-    path: PathBuf,
-}
-
-impl Lock {
-    /// The locked file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Dir {
@@ -60,7 +51,7 @@ impl Dir {
                 .map_err(|(_, errno)| self.error(name, refusal(errno, identity)))?;
             // Whoever removed or replaced the file in between would let a second one lock the new file.
             if self.identity(name)? == Some(identity) {
-                return Ok(Lock { _held: held, path: self.path().join(name) });
+                return Ok(Lock { _held: held });
             }
         }
         Err(self.error(name, Problem::Changed))
@@ -108,7 +99,6 @@ mod tests {
     fn a_held_lock_is_told_with_its_holder_and_free_again_when_dropped() {
         let scratch = Scratch::new();
         let lock = scratch.dir().lock("usherd.lock").unwrap();
-        assert_eq!(lock.path(), scratch.path().join("usherd.lock"));
         let error = scratch.dir().lock("usherd.lock").unwrap_err();
         let Problem::Held { by } = *error.problem() else { panic!("{error}") };
         if let Some(pid) = by {

@@ -28,10 +28,9 @@ mod scratch;
 pub mod socket;
 mod write;
 
-pub use check::{FileKind, Identity};
+pub use check::Identity;
 pub use dir::Dir;
 pub use error::{Problem, StoreError};
 pub use lock::Lock;
 pub use paths::Paths;
 pub use read::Kind;
-pub use remove::Removed;

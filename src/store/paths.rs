@@ -24,31 +24,16 @@ pub const LOCK: &str = "usherd.lock";
 pub const KEYS: &str = "keys";
 /// Records, grants, revocations.
 pub const CREDENTIALS: &str = "credentials.json";
-/// Reconnect keys.
-pub const LEASES: &str = "leases.json";
-/// The operator's ceiling.
-pub const POLICY: &str = "policy.json";
-/// Session to workspace.
-pub const WORKSPACES: &str = "workspaces.json";
-/// Failures and crashes.
-pub const HEALTH: &str = "operational-health.json";
-/// The record.
-pub const AUDIT: &str = "audit.ndjson";
 /// Standard error of an auto-started daemon.
 pub const LOG: &str = "usherd.log";
 
 /// Name of an entry, its components, and what it is, in the order in which `usher paths` prints them.
-const ENTRIES: [(&str, &[&str], &str); 11] = [
+const ENTRIES: [(&str, &[&str], &str); 6] = [
     ("socket_folder", &[SOCKET_FOLDER], "folder of the rendezvous"),
     ("socket", &[SOCKET_FOLDER, SOCKET], "rendezvous"),
     ("lock", &[LOCK], "held by the daemon for life"),
     ("keys", &[KEYS], "keys of the daemon and of the default credentials"),
     ("credentials", &[CREDENTIALS], "records, grants, revocations"),
-    ("leases", &[LEASES], "reconnect keys of sessions"),
-    ("policy", &[POLICY], "the operator's ceiling"),
-    ("workspaces", &[WORKSPACES], "sessions and their workspaces"),
-    ("health", &[HEALTH], "failures and crashes"),
-    ("audit", &[AUDIT], "hash-chained record"),
     ("log", &[LOG], "standard error of an auto-started daemon"),
 ];
 
@@ -88,24 +73,9 @@ impl Paths {
         self.root.join(SOCKET_FOLDER)
     }
 
-    /// The rendezvous.
-    pub fn socket(&self) -> PathBuf {
-        self.socket_folder().join(SOCKET)
-    }
-
-    /// The daemon's lock.
-    pub fn lock(&self) -> PathBuf {
-        self.root.join(LOCK)
-    }
-
     /// The folder of key files.
     pub fn keys(&self) -> PathBuf {
         self.root.join(KEYS)
-    }
-
-    /// Records, grants, revocations.
-    pub fn credentials(&self) -> PathBuf {
-        self.root.join(CREDENTIALS)
     }
 
     /// Standard error of an auto-started daemon.
@@ -209,10 +179,8 @@ mod tests {
         assert_eq!(path("root"), paths.root());
         assert_eq!(path("socket_folder"), paths.socket_folder());
         assert_eq!(path("socket"), Path::new("/d/s/usherd.sock"));
-        assert_eq!(path("socket"), paths.socket());
-        assert_eq!(path("lock"), paths.lock());
         assert_eq!(path("keys"), paths.keys());
-        assert_eq!(path("credentials"), paths.credentials());
+        assert_eq!(path("credentials"), Path::new("/d/credentials.json"));
         assert_eq!(path("log"), paths.log());
         let mut all: Vec<_> = list.iter().map(|entry| &entry.1).collect();
         all.sort();

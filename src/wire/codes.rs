@@ -101,17 +101,6 @@ pub enum Delivery {
     Unknown,
 }
 
-impl Delivery {
-    /// The word on the wire.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::NotDelivered => "not-delivered",
-            Self::Delivered => "delivered",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// One session among several, as an error lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {

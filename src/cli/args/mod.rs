@@ -26,7 +26,7 @@ pub enum Said {
     /// Name the version.
     Version,
     /// Do it.
-    Do(Global, Verb),
+    Do(Global, Box<Verb>),
 }
 
 /// Options of every verb.

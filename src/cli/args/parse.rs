@@ -85,7 +85,7 @@ impl Line {
             Topic::Verify => Verb::Verify(self.verify()?),
             Topic::Run => Verb::Run(run::run(self)?),
         };
-        Ok(Said::Do(self.global.clone(), verb))
+        Ok(Said::Do(self.global.clone(), Box::new(verb)))
     }
 
     /// The next word that is not an option of every verb.

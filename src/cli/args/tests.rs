@@ -7,7 +7,7 @@ fn said(words: &str) -> Result<Said, Failure> {
 
 fn verb(words: &str) -> Verb {
     match said(words) {
-        Ok(Said::Do(_, verb)) => verb,
+        Ok(Said::Do(_, verb)) => *verb,
         other => panic!("{words}: {other:?}"),
     }
 }
@@ -22,7 +22,8 @@ fn mistake(words: &str) -> String {
 #[test]
 fn a_verb_takes_the_options_of_every_verb_before_and_behind_it() {
     for words in ["--json --credential /b list --operator", "list --operator --json --credential=/b"] {
-        let Ok(Said::Do(global, Verb::List(_))) = said(words) else { panic!("{words}") };
+        let Ok(Said::Do(global, verb)) = said(words) else { panic!("{words}") };
+        assert!(matches!(*verb, Verb::List(_)), "{words}");
         assert_eq!(global, Global { json: true, credential: Some("/b".into()), operator: true });
     }
 }

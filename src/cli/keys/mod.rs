@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{ConnectFailure, Hello, Target, connect_with};
+use crate::client::{ConnectFailure, Hello, Target, connect};
 use crate::error::{Exit, Failure};
 use crate::ids::CredentialId;
 use crate::wire::codes::Code;
@@ -91,7 +91,7 @@ fn revoke(operator: &mut Operator<'_>, who: &str, receipt: Option<&std::path::Pa
 
 /// An operator that revokes the credential it speaks with is cut before it hears of it; a hello tells.
 fn own(operator: &Operator<'_>, credential: CredentialId, trouble: Trouble, receipt: bool) -> Outcome {
-    match connect_with(&operator.target, &Hello::new(Role::Operator)) {
+    match connect(&operator.target, &Hello::new(Role::Operator)) {
         Err(ConnectFailure::Refused(Code::Revoked)) if receipt => {
             let message = format!("revoked {credential}, with which this was asked: its receipt was cut off");
             Err(Failure::new(Exit::Negative, "no-receipt", message).into())

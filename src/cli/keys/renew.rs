@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::identity::Identity;
 use crate::auth::record::ScopeList;
-use crate::client::{ConnectFailure, Hello, Target, connect_with};
+use crate::client::{ConnectFailure, Hello, Target, connect};
 use crate::error::{Exit, Failure};
 use crate::ids::{CredentialId, Fingerprint};
 use crate::store::pem::{self, Seed};
@@ -133,7 +133,7 @@ impl New<'_> {
     /// Asks the daemon whether it knows the new key: in the records, or by using it where the old operator is gone.
     fn decide(&self, target: &Target, role: Role, key: Fingerprint, trouble: Trouble) -> Result<Enrolled, Trouble> {
         let target = if role == Role::Operator { target.with_key(&self.aside) } else { target.clone() };
-        let known = match connect_with(&target, &Hello::new(Role::Operator)) {
+        let known = match connect(&target, &Hello::new(Role::Operator)) {
             Ok(connection) => records::of_key(&mut Asker::over(connection), key).map_err(|_| ()),
             Err(ConnectFailure::Refused(Code::Unauthenticated)) => Ok(None),
             Err(_) => Err(()),

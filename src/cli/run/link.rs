@@ -165,7 +165,7 @@ impl Worker {
     /// A connection with the registration under way.
     fn connect(&mut self) -> Result<Session, Event> {
         let hello = Hello::new(Role::Producer);
-        let connected = client::connect_or_start_telling(&self.target, &hello, || self.settle(|_| ()));
+        let connected = client::connect_or_start(&self.target, &hello, || self.settle(|_| ()));
         self.settle(|_| ());
         let connection = connected.map_err(event_of)?;
         if self.shared.now.lock().is_over {

@@ -17,6 +17,10 @@ use crate::wire::lines::First;
 
 use super::*;
 
+fn connect(target: &Target, role: Role, patience: Duration) -> Result<Connection, ConnectFailure> {
+    super::connect(target, &Hello { patience, ..Hello::new(role) })
+}
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const WELCOME_PARAMS: &str = r#"{"connection":"AAAAAAAAAAAAAAAAAAAAAA","protocol":1,"role":"caller","scopes":["session.list"],
@@ -67,7 +71,7 @@ impl Place {
     }
 
     fn failure(&self, daemon: impl FnOnce(UnixStream, &Identity) + Send) -> ConnectFailure {
-        self.meet(daemon, |target| connect(target, Role::Caller, None, PATIENCE).err().unwrap()).1
+        self.meet(daemon, |target| connect(target, Role::Caller, PATIENCE).err().unwrap()).1
     }
 }
 
@@ -127,8 +131,8 @@ fn a_proved_daemon_welcomes_and_answers_out_of_order() {
         (asked, closing)
     };
     let client = |target: &Target| {
-        let connection = connect(target, Role::Caller, None, PATIENCE).unwrap();
-        assert_eq!(connection.welcome().scopes, ["session.list"]);
+        let connection = connect(target, Role::Caller, PATIENCE).unwrap();
+        assert_eq!(connection.welcome().limits.result_max_bytes, 1);
         assert_eq!(connection.proved().generation, Generation([7; 16]));
         let mut caller = Caller::new(connection);
         caller.call("session.list", &serde_json::json!({}), Some(b"7"), Instant::now() + PATIENCE).unwrap()
@@ -152,7 +156,7 @@ fn a_daemon_with_another_key_is_an_impostor_and_gets_no_proof() {
             stream.write_all(&answer).unwrap();
             line(&mut stream)
         },
-        |target| connect(target, Role::Caller, None, PATIENCE).err().unwrap(),
+        |target| connect(target, Role::Caller, PATIENCE).err().unwrap(),
     );
     assert!(matches!(failure, ConnectFailure::Impostor { .. }), "{failure:?}");
     assert_eq!(proof, b"", "the client ends before it proves anything");
@@ -260,7 +264,7 @@ fn a_newer_producer_proves_itself_to_an_incompatible_daemon() {
         },
         |target| {
             let hello = Hello { protocol: Range { min: 9, max: 9 }, ..Hello::new(Role::Producer) };
-            connect_with(target, &hello).err().unwrap()
+            super::connect(target, &hello).err().unwrap()
         },
     );
     assert!(matches!(failure, ConnectFailure::Incompatible { .. }), "{failure:?}");
@@ -288,14 +292,12 @@ fn a_daemon_without_a_place_one_that_goes_and_one_that_hangs_are_told_apart() {
     let failure = place.failure(|stream, _| drop(stream));
     assert_eq!(failure, ConnectFailure::Lost);
     let started = Instant::now();
-    let (_held, failure) = place.meet(
-        |stream, _| stream,
-        |target| connect(target, Role::Caller, None, Duration::from_millis(50)).err().unwrap(),
-    );
+    let (_held, failure) = place
+        .meet(|stream, _| stream, |target| connect(target, Role::Caller, Duration::from_millis(50)).err().unwrap());
     assert!(matches!(failure, ConnectFailure::Hung { .. }), "{failure:?}");
     assert!(started.elapsed() < PATIENCE);
     drop(place.listener);
-    let gone = connect(&place.target, Role::Caller, None, PATIENCE).err().unwrap();
+    let gone = connect(&place.target, Role::Caller, PATIENCE).err().unwrap();
     assert_eq!(gone, ConnectFailure::NotRunning);
 }
 
@@ -338,7 +340,7 @@ fn a_question_on_a_connection_that_dies_is_unknown_and_one_after_it_was_not_deli
             request(&mut stream, &mut opener);
         },
         |target| {
-            let mut caller = Caller::new(connect(target, Role::Caller, None, PATIENCE).unwrap());
+            let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
             let mut ask = || caller.call("m", &serde_json::json!({}), None, Instant::now() + PATIENCE).unwrap_err();
             (ask(), ask())
         },
@@ -357,7 +359,7 @@ fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled() {
             request(&mut stream, &mut opener)
         },
         |target| {
-            let mut caller = Caller::new(connect(target, Role::Caller, None, PATIENCE).unwrap());
+            let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
             caller.call("m", &serde_json::json!({}), None, Instant::now() + Duration::from_millis(30)).unwrap_err()
         },
     );
@@ -379,7 +381,7 @@ fn an_answer_without_the_receipt_that_was_asked_for_is_none() {
                 asked
             },
             |target| {
-                let mut caller = Caller::new(connect(target, Role::Caller, None, PATIENCE).unwrap());
+                let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
                 let params = serde_json::json!({"force": true});
                 caller.call_signed("daemon.stop", &params, Instant::now() + PATIENCE).unwrap_err()
             },
