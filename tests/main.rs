@@ -7,4 +7,5 @@ mod interop;
 mod project;
 mod rendezvous;
 mod revocation;
+mod run;
 mod support;

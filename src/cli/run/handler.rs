@@ -72,7 +72,7 @@ pub enum Order {
     Quit = 2,
 }
 
-/// The strongest order so far; given by others with a ring of the bell.
+/// An order; given by others with a ring of the bell.
 #[derive(Debug, Default)]
 pub struct Orders(AtomicU8);
 
@@ -82,7 +82,8 @@ impl Orders {
         self.0.fetch_max(order as u8, Ordering::SeqCst);
     }
 
-    fn get(&self) -> Order {
+    /// The strongest one so far.
+    pub fn get(&self) -> Order {
         match self.0.load(Ordering::SeqCst) {
             0 => Order::Run,
             1 => Order::Cancel,

@@ -174,7 +174,10 @@ impl Handlers {
                 self.0.idle.notify_all();
             }
         }
-        answer(&to, id, outcome);
+        // At the end of the run the session goes, and its callers hear that; an answer would only race with it.
+        if orders.get() != Order::Quit {
+            answer(&to, id, outcome);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 
 use nix::unistd::{getpgrp, tcgetpgrp, ttyname};
 
@@ -13,7 +14,7 @@ use crate::wire::text::is_plain;
 /// What the session reports; none where there is nothing to tell.
 pub fn find() -> Option<Terminal> {
     let terminal = Terminal {
-        tty: streams(|fd| ttyname(fd).ok()).and_then(|path| fitting(&path.to_string_lossy())),
+        tty: streams(tty),
         tmux_pane: variable("TMUX_PANE"),
         // socket, pid of the server, number of the session
         tmux_socket: variable("TMUX").and_then(|tmux| fitting(tmux.split(',').next()?)),
@@ -37,6 +38,12 @@ pub fn stdin_is_terminal() -> bool {
 /// The first answer of standard input, output and error.
 fn streams<T>(ask: impl Fn(BorrowedFd<'_>) -> Option<T>) -> Option<T> {
     ask(stdin().as_fd()).or_else(|| ask(stdout().as_fd())).or_else(|| ask(stderr().as_fd()))
+}
+
+/// The terminal's own name, not the one that stands for whichever a process has.
+fn tty(fd: BorrowedFd<'_>) -> Option<String> {
+    let path = ttyname(fd).ok().filter(|path| path != Path::new("/dev/tty"))?;
+    fitting(&path.to_string_lossy())
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -47,10 +47,15 @@ pub fn until_end(child: &Child, signals: &Signals, children: impl Fn()) -> u8 {
             Some(Stop::Continued) => stopped = None,
             None => {}
         }
-        if stopped.is_some_and(|since| since.elapsed() >= ALONE) {
-            stopped = None;
-            stop_too();
-        }
+        stopped = stopped.and_then(|since| match since.elapsed() {
+            early if early < ALONE => Some(since),
+            // We did not run meanwhile: stopped with it, and continued perhaps before it.
+            late if late > 4 * ALONE => Some(Instant::now()),
+            _ => {
+                stop_too();
+                None
+            }
+        });
     }
 }
 
