@@ -26,6 +26,14 @@ pub struct Command {
     pub input: Option<Vec<u8>>,
 }
 
+/// What a producer hears.
+pub enum Heard<'a> {
+    /// A command, to be answered.
+    Command(&'a Command),
+    /// The answer to a request of its own.
+    Answer,
+}
+
 /// What a producer answers.
 pub enum Reply {
     /// A result.
@@ -107,9 +115,12 @@ impl Producer {
     pub fn with(identity: &Identity, registration: &Value) -> Self {
         let seen = Arc::new(Seen::default());
         let record = Arc::clone(&seen);
-        Self::answering(identity, registration, seen, move |command| {
-            record.commands.lock().push(command.clone());
-            usual(command)
+        Self::answering(identity, registration, seen, move |heard| match heard {
+            Heard::Command(command) => {
+                record.commands.lock().push(command.clone());
+                usual(command)
+            }
+            Heard::Answer => Reply::Nothing,
         })
     }
 
@@ -117,7 +128,7 @@ impl Producer {
     pub fn custom(
         identity: &Identity,
         registration: &Value,
-        answer: impl FnMut(&Command) -> Reply + Send + 'static,
+        answer: impl FnMut(Heard<'_>) -> Reply + Send + 'static,
     ) -> Self {
         Self::answering(identity, registration, Arc::default(), answer)
     }
@@ -126,7 +137,7 @@ impl Producer {
         identity: &Identity,
         registration: &Value,
         seen: Arc<Seen>,
-        mut answer: impl FnMut(&Command) -> Reply + Send + 'static,
+        mut answer: impl FnMut(Heard<'_>) -> Reply + Send + 'static,
     ) -> Self {
         let mut peer = Peer::connect(identity);
         let registered = peer.call("session.register", registration, None).unwrap().result;
@@ -137,12 +148,13 @@ impl Producer {
                 match message.method() {
                     "command" => {
                         let command = Command::of(&message);
-                        let reply = answer(&command);
+                        let reply = answer(Heard::Command(&command));
                         reply_to(&peer.outgoing(), command.id, reply);
                     }
                     "$/cancel" => {
                         told.cancelled.lock().push(message.header["params"]["id"].as_u64().unwrap());
                     }
+                    "" => drop(answer(Heard::Answer)),
                     _ => {}
                 }
             }
