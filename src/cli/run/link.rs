@@ -25,6 +25,8 @@ use super::report::Report;
 use super::serve::Server;
 use super::state::{self, Event, State};
 
+/// The daemon's reason when `usher stop` ends it.
+const STOPPED: &str = "stop";
 /// How long a daemon may take to say that it is well.
 const HEALTH: Duration = Duration::from_secs(1);
 /// How long a daemon may take to answer us: a heartbeat in vain is a lost connection.
@@ -209,6 +211,7 @@ impl Worker {
                         return Event::Lost;
                     }
                 }
+                Err(Ended::Closing(reason)) if reason == STOPPED => return Event::Dismissed,
                 Err(Ended::Closing(_) | Ended::Lost) => return Event::Lost,
             }
         }

@@ -42,6 +42,8 @@ pub enum Wait {
     Any,
     /// Any daemon, but every try costs something.
     Costly,
+    /// A daemon that somebody else starts: an operator has stopped the last one, and that is not ours to undo.
+    Started,
     /// Another than this one, which has said by its signature that it will not have us.
     OtherThan(Generation),
 }
@@ -55,6 +57,8 @@ pub enum Event {
     Registered,
     /// No connection, or not any more.
     Lost,
+    /// The daemon was stopped by an operator.
+    Dismissed,
     /// No daemon can be started, or files cannot be used.
     Unusable,
     /// The daemon refused, in this start of it if that is known.
@@ -84,6 +88,8 @@ impl State {
             (Self::Idle, Event::Begun) => Self::Connecting { round },
             (Self::Connecting { .. }, Event::Registered) => Self::Open,
             (Self::Connecting { .. } | Self::Open, Event::Lost) => waiting(Wait::Any),
+            (Self::Connecting { .. } | Self::Open, Event::Dismissed) => waiting(Wait::Started),
+            (Self::Waiting { wait: Wait::Started, .. }, Event::Vanished) => waiting(Wait::Started),
             (Self::Connecting { .. }, Event::Unusable) => waiting(Wait::Costly),
             (Self::Connecting { .. }, Event::Incompatible(generation)) => waiting(Wait::OtherThan(generation)),
             (Self::Connecting { .. } | Self::Open, Event::Refused(code, generation)) => {
@@ -151,6 +157,13 @@ mod tests {
         assert_eq!(lost.next(Event::Vanished), State::Connecting { round: 1 });
         assert_eq!(lost.next(Event::Healthy(OLD)), State::Connecting { round: 1 });
         assert_eq!(lost.next(Event::Healthy(OLD)).next(Event::Registered), State::Open);
+    }
+
+    #[test]
+    fn a_daemon_that_was_stopped_is_not_started_again_but_joined_when_somebody_does() {
+        let stopped = after(&[Event::Begun, Event::Registered, Event::Dismissed]);
+        assert_eq!(stopped.next(Event::Vanished), State::Waiting { round: 2, wait: Wait::Started });
+        assert_eq!(stopped.next(Event::Vanished).next(Event::Healthy(NEW)), State::Connecting { round: 2 });
     }
 
     #[test]
