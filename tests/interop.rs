@@ -1,7 +1,5 @@
 //! The client in tests/interop, which was written from docs/protocol.md alone, against the programs that were built here.
 
-#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,6 +2,8 @@
 //!
 //! Names of tests are sentences. Nothing sleeps to wait for something: conditions are waited for, with a deadline.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper that fails is a test that fails")]
+
 mod handshake;
 mod interop;
 mod project;

@@ -1,7 +1,5 @@
 //! What holds for the project as a whole and no compiler looks at: layers, exceptions to lints, the Makefile.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that fails is a test that fails")]
-
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;

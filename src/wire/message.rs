@@ -245,7 +245,6 @@ mod tests {
     fn parameters_of_another_shape_are_told_where() {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[expect(dead_code, reason = "only its shape is tested")]
         struct Empty {}
         let raw = RawValue::from_string("{\"more\":1}".to_owned()).unwrap();
         assert!(params::<Empty>(Some(&raw)).unwrap_err().message.unwrap().contains("more"));
