@@ -24,6 +24,26 @@ const BESIDE: &[(&str, &[&str])] =
     &[("client", &["store", "wire", "auth"]), ("cli", &["store", "wire", "auth", "client"])];
 
 #[test]
+fn every_file_and_test_that_the_security_page_names_exists() {
+    let page = fs::read_to_string(root().join("docs/SECURITY.md")).unwrap();
+    let code: String = ["src", "tests"]
+        .iter()
+        .flat_map(|folder| files_under(&root().join(folder), "rs"))
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
+    let table: Vec<_> = page.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();
+    assert!(table.len() > 10, "the table of attacks is gone");
+    for name in table.iter().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+        let is_there = match name.strip_suffix(".rs") {
+            Some(_) => root().join("src").join(name).exists(),
+            None if name.contains('.') => true,
+            None => code.contains(&format!("fn {name}()")),
+        };
+        assert!(is_there, "docs/SECURITY.md names {name}, which does not exist");
+    }
+}
+
+#[test]
 fn no_layer_uses_one_above_it() {
     let src = root().join("src");
     let mut wrong = Vec::new();
