@@ -74,9 +74,8 @@ fn a_daemon_that_a_shell_caused_holds_nothing_of_it() {
         let mut command = place.program("sh");
         command.args(["-c", &script, "sh", USHER, USHERD]).current_dir(&shell);
         // Its three streams are pipes too; they end when all who hold them have ended.
-        let done = finished(
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
-        );
+        let done =
+            finished(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "", ""), "{what}");
         let pid = the_daemon(&place);
         has_nothing_of_the_shell(&place, pid);
@@ -284,7 +283,8 @@ fn neither_root_nor_another_user_gets_into_a_directory_that_is_not_theirs_nor_le
     let named = theirs.path().display().to_string();
     let keys = theirs.scratch().join("bundle").display().to_string();
     let new_key = ["keys", "new", "--label", "x", "--row", "--out", &keys];
-    let verbs: [&[&str]; 6] = [&["list"], &["status"], &["send", "status"], &["stop", "--force"], &new_key, &["keys", "list"]];
+    let verbs: [&[&str]; 6] =
+        [&["list"], &["status"], &["send", "status"], &["stop", "--force"], &new_key, &["keys", "list"]];
     for args in verbs {
         let refused = theirs.run(args);
         assert_eq!((refused.code, refused.stdout.as_str()), (3, ""), "{args:?}: {refused:?}");
