@@ -4,10 +4,12 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper that fails is a test that fails")]
 
+mod files;
 mod handshake;
 mod interop;
 mod project;
 mod rendezvous;
 mod revocation;
 mod run;
+mod shell;
 mod support;

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::daemon::{Place, Ran, USHER, USHERD, finished, ran};
 use crate::support::system::{
-    NOBODY, Programs, as_nobody, cannot, fifo, in_own_mounts, is_root, kill, mode, mode_of, put, tree,
+    NOBODY, Programs, as_nobody, cannot, fifo, in_own_mounts, is_root, mode, mode_of, put, tree,
 };
 use crate::support::wait::{promised, until, within};
 use crate::support::wire::{Key, base64};
@@ -50,14 +50,6 @@ fn the_daemon(place: &Place) -> u32 {
         [one] => Some(*one),
         _ => None,
     })
-}
-
-/// As `kill -9`, waited for.
-fn kill_9(place: &Place) {
-    for pid in place.daemons() {
-        kill(pid, Signal::SIGKILL);
-    }
-    until("nobody has the lock", || place.daemons().is_empty().then_some(()));
 }
 
 fn works(place: &Place) {
@@ -397,7 +389,7 @@ fn a_launcher_that_is_killed_in_the_middle_of_a_start_is_in_nobodys_way() {
             works(place);
             the_daemon(place);
         }
-        kill_9(&old);
+        old.kill_daemons();
     }
 }
 
@@ -415,7 +407,7 @@ fn a_daemon_that_is_killed_between_lock_and_ready_is_in_nobodys_way() {
             works(place);
             the_daemon(place);
         }
-        kill_9(&old);
+        old.kill_daemons();
     }
 }
 

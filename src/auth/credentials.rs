@@ -160,7 +160,7 @@ impl Credentials {
         });
         // When the disk refuses, the credential is ended for this run all the same, and the refusal says so.
         match stored {
-            Err(refusal) if refusal.code != Code::Internal => return Err(refusal),
+            Err(refusal) if ![Code::Internal, Code::Busy].contains(&refusal.code) => return Err(refusal),
             _ => {}
         }
         let Some(credential) = self.live.read().by_id.get(&id).cloned() else {
@@ -252,7 +252,9 @@ impl Credentials {
     fn store(&self, records: &Records) -> Result<(), Refusal> {
         document::write(&self.folder, FILE, MAX_BYTES, VERSION, records).map_err(|error| {
             log::error!("{error}");
-            Refusal::from(Code::Internal).message(error.to_string())
+            // A full disk is a limit like any other, and no bug of ours.
+            let refusal = if error.is_full() { Refusal::busy("disk") } else { Code::Internal.into() };
+            refusal.message(error.to_string())
         })
     }
 }

@@ -5,6 +5,7 @@
 //! that waits for it, no terminal, and whoever called the launcher has an answer.
 
 use std::ffi::CString;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::signal::SigSet;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, chdir, close, pipe, setsid};
 
 use crate::error::{Exit, Failure};
@@ -31,8 +32,9 @@ pub(super) const READY: &[u8] = b"ready\n";
 /// Another daemon is there already: that is as good.
 pub(super) const HELD: &[u8] = b"held\n";
 
-/// The pauses between two looks for one that has the lock and does not listen yet.
+/// The pauses between two tries while another one has the lock and does not listen.
 const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// What the daemon gets of the environment, beside its directory.
 const KEPT: [&str; 2] = ["HOME", "USHER_LOG"];
@@ -41,35 +43,56 @@ const KEPT: [&str; 2] = ["HOME", "USHER_LOG"];
 pub(super) fn launch(options: &Options) -> Result<(), Failure> {
     let paths = Paths::from_env().map_err(store_failure)?;
     let root = Dir::create(paths.root()).map_err(store_failure)?;
-    let log = root.append(paths::LOG).map_err(store_failure)?;
+    // A record never stops a daemon.
+    let (log, unlogged) = match root.append(paths::LOG) {
+        Ok(log) => (log, None),
+        Err(error) => (null(OpenOptions::new().write(true))?, Some(format!("no log is kept: {error}"))),
+    };
     let log_before = log.metadata().map_or(0, |metadata| metadata.len());
     let exe = std::env::current_exe().map_err(|error| failed(format!("the path of usherd is not known: {error}")))?;
 
     // A session of its own without a terminal. It fails only for a group's leader, and then spawning leaves the group.
     let _leader_already = setsid();
     chdir("/").map_err(|error| failed(format!("/ cannot be entered: {error}")))?;
-    let (ours, theirs) = pipe().map_err(|error| failed(format!("no pipe: {error}")))?;
-    let daemon = spawn(&exe, options, paths.root(), &theirs, &log)
-        .map_err(|error| failed(format!("{} cannot be started: {error}", exe.display())))?;
-    drop(theirs);
     let deadline = Instant::now() + Duration::from_millis(START_MS);
-    match hear(ours, deadline) {
-        Word::Ready => Ok(()),
-        Word::Held => {
-            await_holder(&root, deadline);
-            Ok(())
-        }
-        Word::Gone => {
-            let _reaped = waitpid(daemon, None);
-            let said = last_line(&root, log_before);
-            Err(failed(said.unwrap_or_else(|| "the daemon ended before it was ready".to_owned())))
-        }
-        Word::Late => {
-            let _left = waitpid(daemon, Some(WaitPidFlag::WNOHANG));
-            let said = last_line(&root, log_before).map(|line| format!("; the log says: {line}")).unwrap_or_default();
-            Err(failed(format!("the daemon was not ready within {} s{said}", START_MS / 1_000)))
+    let mut pause = PAUSE;
+    loop {
+        let (ours, theirs) = pipe().map_err(|error| failed(format!("no pipe: {error}")))?;
+        let daemon = spawn(&exe, options, paths.root(), &theirs, &log)
+            .map_err(|error| failed(format!("{} cannot be started: {error}", exe.display())))?;
+        drop(theirs);
+        match hear(ours, deadline) {
+            Word::Ready => {
+                if let Some(why) = unlogged {
+                    let _unheard = writeln!(std::io::stderr(), "usherd: {why}");
+                }
+                return Ok(());
+            }
+            // Another one has the lock. It may be on its way to listen, or to its end, and then nobody would be there:
+            // whoever asks next is to find a daemon. One that does neither is not ours to judge.
+            Word::Held if listens(&root) || Instant::now() >= deadline => return Ok(()),
+            Word::Held => {
+                let _reaped = waitpid(daemon, None);
+                sleep(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            Word::Gone => {
+                let _reaped = waitpid(daemon, None);
+                let said = last_line(&root, log_before);
+                let ended = || unlogged.unwrap_or_else(|| "the daemon ended before it was ready".to_owned());
+                return Err(failed(said.unwrap_or_else(ended)));
+            }
+            Word::Late => {
+                let said = last_line(&root, log_before);
+                let said = said.map(|line| format!("; the log says: {line}")).unwrap_or_default();
+                return Err(failed(format!("the daemon was not ready within {} s{said}", START_MS / 1_000)));
+            }
         }
     }
+}
+
+fn null(how: &OpenOptions) -> Result<File, Failure> {
+    how.open("/dev/null").map_err(|error| failed(format!("/dev/null cannot be opened: {error}")))
 }
 
 fn failed(message: String) -> Failure {
@@ -99,28 +122,17 @@ fn spawn(exe: &Path, options: &Options, root: &Path, word: &OwnedFd, log: &impl 
     attributes.set_sigmask(&SigSet::empty())?;
     attributes.set_pgroup(Pid::from_raw(0))?;
     let mut actions = PosixSpawnFileActions::init()?;
-    let null = std::fs::File::open("/dev/null").map_err(|_| nix::Error::ENOENT)?;
+    let null = File::open("/dev/null").map_err(|_| nix::Error::ENOENT)?;
     actions.add_dup2(null.as_raw_fd(), 0)?;
     actions.add_dup2(word.as_raw_fd(), 1)?;
     actions.add_dup2(log.as_raw_fd(), 2)?;
     posix_spawn(exe, &actions, &attributes, &args, &environment)
 }
 
-/// Another daemon has the lock and may be on its way to listen: whoever asks next is to find it. One that does not come
-/// is not ours to judge.
-fn await_holder(root: &Dir, deadline: Instant) {
-    while Instant::now() < deadline {
-        let listening =
-            root.sub(paths::SOCKET_FOLDER).is_ok_and(|folder| match socket::connect(&folder, Duration::ZERO) {
-                // Busy with a full backlog.
-                Ok(_) | Err(ConnectError::Busy) => true,
-                Err(_) => false,
-            });
-        if listening {
-            return;
-        }
-        sleep(PAUSE);
-    }
+/// Whether a daemon takes connections there; a full backlog is one that does.
+fn listens(root: &Dir) -> bool {
+    let Ok(folder) = root.sub(paths::SOCKET_FOLDER) else { return false };
+    matches!(socket::connect(&folder, Duration::ZERO), Ok(_) | Err(ConnectError::Busy))
 }
 
 enum Word {
@@ -131,7 +143,7 @@ enum Word {
 }
 
 fn hear(pipe: OwnedFd, deadline: Instant) -> Word {
-    let mut pipe = std::fs::File::from(pipe);
+    let mut pipe = File::from(pipe);
     let mut said = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

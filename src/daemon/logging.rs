@@ -28,7 +28,8 @@ pub(super) fn start(root: &Dir, mode: Mode) -> Result<(), Failure> {
         Mode::Foreground | Mode::Background => Target::Stderr,
         Mode::Detached => {
             let folder = root.try_clone().map_err(store_failure)?;
-            Target::Pipe(Box::new(Turning::open(folder).map_err(store_failure)?))
+            // Where the file cannot be used, the launcher has said so and given another stderr.
+            Turning::open(folder).map_or(Target::Stderr, |file| Target::Pipe(Box::new(file)))
         }
     };
     builder.target(target).try_init().map_err(|error| Failure::new(Exit::Bug, "log", error.to_string()))

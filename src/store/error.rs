@@ -90,6 +90,11 @@ impl StoreError {
         self.problem == Problem::Missing
     }
 
+    /// There is no room left for it.
+    pub fn is_full(&self) -> bool {
+        matches!(self.problem, Problem::Io(Errno::ENOSPC | Errno::EDQUOT))
+    }
+
     /// With what.
     #[cfg(test)]
     pub fn path(&self) -> &Path {

@@ -172,6 +172,18 @@ impl Place {
         }
         found
     }
+
+    /// As `kill -9`, however they were started; returns when the lock is free.
+    pub fn kill_daemons(&self) {
+        for pid in self.daemons() {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+            let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        until("nobody has the lock", || {
+            let lock = std::fs::File::open(self.path().join("usherd.lock")).unwrap();
+            nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusiveNonblock).ok().map(drop)
+        });
+    }
 }
 
 impl Drop for Place {
