@@ -121,3 +121,64 @@ fn a_handler_that_has_begun_goes_on_when_the_daemon_is_killed() {
     drop(window);
     end_daemons(&place);
 }
+
+#[test]
+fn a_run_that_a_draining_daemon_refuses_comes_to_the_next_one() {
+    let mut place = Place::with_daemon(&[]);
+    let first = Window::open(&place, "first", &[]);
+    place.json(&["rpc", "daemon.drain"]);
+    let second = place.usher().args(["run", "--title", "second", "--", "sleep", "600"]).spawn().unwrap();
+    // Only when it has been refused, and has gone, is the first let go and the daemon with it.
+    let keys = place.json(&["keys", "show", "producer"]);
+    let gone = format!("key {}: closed by peer", keys["fingerprint"].as_str().unwrap());
+    until("the second was refused", || place.log_text().contains(&gone).then_some(()));
+    assert_eq!(sessions(&place).len(), 1);
+    signal(first.program(), Signal::SIGTERM);
+    first.end();
+    assert_eq!(place.wait_daemon(), 0);
+    let row = until("the next daemon has the second", || session(&place, "second"));
+    let second = Window { run: Some(second), row };
+    assert_eq!(second.result(&place, &["status"])["running"], true);
+    drop(second);
+    end_daemons(&place);
+}
+
+#[test]
+fn a_run_whose_key_is_revoked_stays_away_and_its_program_goes_on() {
+    let place = Place::with_daemon(&[]);
+    let bundle = place.path().join("bundle");
+    let bundle = bundle.to_str().unwrap();
+    let made = place.json(&["keys", "new", "--role", "producer", "--row", "--label", "x", "--out", bundle]);
+    let mut command = place.usher();
+    command.env("USHER_CREDENTIAL", bundle).args(["run", "--title", "w", "--", "sleep", "600"]);
+    let window = Window::of(&place, "w", &mut command);
+    place.json(&["keys", "revoke", made["credential"].as_str().unwrap()]);
+    until("the session is gone", || sessions(&place).is_empty().then_some(()));
+    // The link looks at the daemon's health, says one hello, and then is no more.
+    until("the link has ended", || (threads(window.pid()) == 1).then_some(()));
+    assert_eq!(state(window.program()), Some('S'));
+    signal(window.pid(), Signal::SIGTERM);
+    let ran = window.end();
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (143, "", ""));
+}
+
+fn threads(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+#[test]
+fn a_daemon_that_a_run_has_started_outlives_the_keys_of_its_terminal() {
+    let place = Place::empty();
+    let Some(mut screen) = super::terminal::bash(&place) else { return };
+    screen.press(&format!("'{USHER}' run -- sh -c 'echo up; exec sleep 600'; echo \"code $?\"\n"));
+    screen.wait_for("up\r\n");
+    screen.press("\u{3}");
+    screen.wait_for("code 130");
+    let generation = until("a daemon answers", || place.health());
+    screen.press(&format!("'{USHER}' run --title w -- sleep 600\n"));
+    until("the session is listed", || session(&place, "w"));
+    drop(screen);
+    until("the session is gone", || sessions(&place).is_empty().then_some(()));
+    assert_eq!(place.health(), Some(generation));
+    end_daemons(&place);
+}

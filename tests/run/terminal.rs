@@ -10,7 +10,7 @@ use super::super::support::wait::PATIENCE;
 use super::{Window, session};
 
 /// A program on a terminal of its own: what it shows, and keys for it.
-struct Screen {
+pub(super) struct Screen {
     script: Child,
     keys: ChildStdin,
     shown: Receiver<Vec<u8>>,
@@ -45,13 +45,13 @@ impl Screen {
         Some(Self { script, keys, shown, text: String::new() })
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(super) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
         self.keys.flush().unwrap();
     }
 
     /// Waits until something is shown; what came until then is forgotten.
-    fn wait_for(&mut self, what: &str) {
+    pub(super) fn wait_for(&mut self, what: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.text.find(what) {
@@ -75,7 +75,7 @@ impl Drop for Screen {
 }
 
 /// bash(1) as people use it, or nothing.
-fn bash(place: &Place) -> Option<Screen> {
+pub(super) fn bash(place: &Place) -> Option<Screen> {
     let mut screen = Screen::new(place, "PS1='$ ' exec bash --norc --noediting -i")?;
     screen.wait_for("$ ");
     Some(screen)
