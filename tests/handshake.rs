@@ -813,19 +813,6 @@ fn a_producer_that_answers_what_it_was_never_asked_is_cut_and_no_other_session_n
         let more = other.to_the_end();
         assert_eq!(more.iter().map(Message::method).collect::<Vec<_>>(), ["closing"], "id {id}: {more:?}");
     }
-    for (what, text) in [
-        ("fields of its own", json!({"jsonrpc": "2.0", "id": 1, "result": {"took_ms": 1}})),
-        ("a receipt", json!({"jsonrpc": "2.0", "id": 1, "result": {}, "receipt": "x"})),
-    ] {
-        let mut other = Peer::connect(&identity);
-        let done = other.call("session.register", &registration("other", 1), None).unwrap();
-        let session = done.result["session_id"].as_str().unwrap().to_owned();
-        let pending = caller.start(&session, "count", None);
-        assert_eq!(other.next().unwrap().method(), "command");
-        other.text(text.to_string().as_bytes());
-        assert_eq!(other.to_the_end().iter().map(Message::method).collect::<Vec<_>>(), ["closing"], "{what}");
-        assert_eq!(caller.answer(pending).unwrap_err().told(), ("session-lost", "unknown"), "{what}");
-    }
 
     assert!(asked.release(command.id, Reply::Result(Some(b"\"mine\"".to_vec()))));
     assert_eq!(caller.answer(held).unwrap().payload.unwrap(), b"\"mine\"");

@@ -154,7 +154,6 @@ fn closed_under(place: &Place, line: &str) {
 
 // 25
 #[test]
-#[ignore = "usher run keeps the hangup for itself that the kernel sends to a session's leader alone"]
 fn a_run_that_is_its_terminals_only_program_ends_when_the_terminal_is_closed() {
     let mut place = Place::empty();
     place.start_daemon_in_background();

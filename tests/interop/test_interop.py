@@ -826,7 +826,7 @@ class TestSessions(Case):
             {"commands": [{"name": "x" * 65}]}, {"commands": ["a"]},
             {"commands": [{"name": f"c{n}"} for n in range(65)]},
             {"commands": [{"name": "a", "description": "x" * 257}]}, {"runtimes": [{}]}, {"runtimes": ["a"]},
-            {"runtimes": [{"id": str(n)} for n in range(17)]}, {"terminal": {"more": "x"}},
+            {"runtimes": [{"id": str(n)} for n in range(17)]}, {"terminal": []},
             {"terminal": {"tty": "x" * 257}},
             {"max_in_flight": 0}, {"max_in_flight": 65}, {"info": []}, {"session_id": "short"}, {"more": 1},
         ):
@@ -834,7 +834,13 @@ class TestSessions(Case):
                 with self.assertRaises(wire.Failed) as caught:
                     self.register(connection=connection, **more)
                 self.assertIn(caught.exception.code, ("invalid-params", "too-large"))
-        self.register(connection=connection)
+        deep = {"info": {"deep": json.loads("[" * 200 + "]" * 200)}}
+        self.refuses("invalid-params", lambda: self.register(connection=connection, **deep))
+        quotes = "\"" * 4000
+        much = {"cwd": "/" + quotes, "commands": [{"name": f"c{n}", "description": "\"" * 256} for n in range(64)], "labels": {"k": quotes}}
+        self.refuses("too-large", lambda: self.register(connection=connection, **much))
+        _, session_id = self.register(connection=connection, terminal={"tty": "/dev/pts/1", "more": "x"})
+        self.assertEqual(self.row({"session": session_id})[0]["terminal"], {"tty": "/dev/pts/1"})
 
     def test_an_update_changes_what_it_names_and_leaves_the_rest(self):
         connection, session_id = self.register(snapshot=b'"old"', labels={"k": "v"}, info={"n": 1})
@@ -1083,16 +1089,19 @@ class TestCommands(Case):
                 failed = self.refuses("command-failed", caller.finish, number)
                 self.assertEqual((failed.message, failed.number), (text, -32000))
 
-    def test_an_answer_with_fields_of_its_own_is_cut(self):
-        for answer in ({"result": {"a": 1}}, {"result": {}, "receipt": wire.b64(bytes(64))}):
-            with self.subTest(str(answer)):
-                producer, session_id = self.register()
-                caller = self.connect("caller")
+    def test_of_a_producers_result_only_the_payload_counts(self):
+        producer, session_id = self.register()
+        caller = self.connect("caller")
+        for result in ({}, {"a": 1}, {"session_id": "x", "took_ms": 1}):
+            with self.subTest(str(result)):
                 number = self.send(caller, session_id)
                 command = producer.next_request()
-                producer.send_plaintext(wire.join({"jsonrpc": "2.0", "id": command.id, **answer}))
-                self.ends(producer)
-                self.assertEqual(self.refuses("session-lost", caller.finish, number).delivery, "unknown")
+                header = {"jsonrpc": "2.0", "id": command.id, "result": result}
+                producer.send_plaintext(wire.join(header, b"1"))
+                answer = caller.finish(number)
+                self.assertEqual(set(answer.result), {"session_id", "took_ms"})
+                self.assertEqual(answer.result["session_id"], session_id)
+                self.assertEqual(answer.payload, b"1")
 
     def test_an_unknown_command_and_an_unknown_session_are_told(self):
         _, session_id = self.register(("one",))
@@ -1227,6 +1236,7 @@ class TestStatus(Case):
         for role in ("caller", "operator"):
             status = self.connect(role).call("daemon.status", {}).result
             required = "generation build protocol pid started draining sessions pending connections accounts credentials"
+            required += " more_credentials"
             wire.keys_of(status, required.split(), what="status")
             self.assertEqual(set(status["connections"]), {"open", "unfinished_hellos"})
             self.assertRegex(status["started"], INSTANT)
