@@ -820,6 +820,30 @@ fn a_producer_that_answers_what_it_was_never_asked_is_cut_and_no_other_session_n
 }
 
 #[test]
+fn nothing_that_a_producer_puts_beside_its_payload_reaches_a_caller() {
+    let place = Place::with_daemon(&[]);
+    let mut producer = Peer::connect(&Identity::of(&place, "producer"));
+    let done = producer.call("session.register", &registration("talks", 1), None).unwrap();
+    let session = done.result["session_id"].as_str().unwrap().to_owned();
+    let mut caller = Caller::connect(&place);
+    for text in [
+        json!({"jsonrpc": "2.0", "id": 1, "result": {"took_ms": 1, "session_id": "forged", "more": "x"}}),
+        json!({"jsonrpc": "2.0", "id": 2, "result": {}, "receipt": "forged"}),
+    ] {
+        let pending = caller.start(&session, "count", None);
+        assert_eq!(producer.next().unwrap().id(), text["id"].as_u64());
+        producer.text(&with_payload(&text, Some(b"\"mine\"")));
+        let message = caller.0.next().unwrap();
+        assert_eq!(message.id(), Some(pending));
+        assert!(!message.header.to_string().contains("forged"), "{}", message.header);
+        let result = message.header["result"].as_object().unwrap();
+        assert_eq!(result.keys().collect::<Vec<_>>(), ["session_id", "took_ms"]);
+        assert_eq!(result["session_id"], session.as_str());
+        assert_eq!(message.payload.unwrap(), b"\"mine\"");
+    }
+}
+
+#[test]
 fn a_second_answer_to_a_command_is_dropped() {
     let place = Place::with_daemon(&[]);
     let mut producer = Peer::connect(&Identity::of(&place, "producer"));

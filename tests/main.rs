@@ -7,6 +7,7 @@
 mod files;
 mod handshake;
 mod interop;
+mod load;
 mod project;
 mod rendezvous;
 mod revocation;

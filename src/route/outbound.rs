@@ -170,8 +170,10 @@ impl Outbound {
             return None;
         }
         let take = || Charge::take(&self.total, &self.share, bytes);
+        // The share of a default credential is the whole total, and is found full first.
+        let is_total = self.share.usage().limit == self.total.usage().limit;
         let charge = match take() {
-            Err(Full::Total(_)) if make_room() => take(),
+            Err(full) if (is_total || matches!(full, Full::Total(_))) && make_room() => take(),
             other => other,
         };
         let charge = charge.ok()?;

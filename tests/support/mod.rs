@@ -2,6 +2,7 @@
 
 pub mod daemon;
 pub mod peers;
+pub mod process;
 pub mod system;
 pub mod threads;
 pub mod wait;

@@ -143,6 +143,8 @@ impl Producer {
         let registered = peer.call("session.register", registration, None).unwrap().result;
         let session = registered["session_id"].as_str().unwrap().to_owned();
         let (outgoing, socket, told) = (peer.outgoing(), Arc::clone(&peer.stream.socket), Arc::clone(&seen));
+        // It may idle for as long as its test takes, and ends with its socket.
+        socket.set_read_timeout(None).unwrap();
         let thread = threads::spawn("producer", move || {
             while let Some(message) = peer.next() {
                 match message.method() {

@@ -6,11 +6,13 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data_encoding::{BASE64, BASE64URL_NOPAD};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
@@ -370,6 +372,13 @@ fn write(mut socket: &UnixStream, log: &Mutex<Vec<u8>>, bytes: &[u8]) -> bool {
     }
 }
 
+/// Whether the kernel has both directions of a connection shut, now: then no byte can be written to it.
+pub fn is_shut(socket: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).unwrap();
+    fds[0].revents().is_some_and(|seen| seen.contains(PollFlags::POLLHUP))
+}
+
 /// A message, opened.
 #[derive(Debug, Clone)]
 pub struct Message {
@@ -600,6 +609,11 @@ impl Peer {
     pub fn call(&mut self, method: &str, params: &Value, payload: Option<&[u8]>) -> Answer {
         let id = self.request(method, params, payload);
         self.answer(id)
+    }
+
+    /// Whether nothing has come but what was asked for.
+    pub fn has_nothing_aside(&self) -> bool {
+        self.aside.is_empty()
     }
 
     /// Everything that still comes, to the end of the stream.
