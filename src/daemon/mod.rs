@@ -53,10 +53,7 @@ pub const BUILD: &str = concat!("usherd/", env!("CARGO_PKG_VERSION"));
 /// The program.
 pub fn main() -> ExitCode {
     let said = match options::parse(std::env::args_os()) {
-        Ok(Action::Print(text)) => {
-            let _closed = std::io::stdout().write_all(text.as_bytes());
-            return ExitCode::SUCCESS;
-        }
+        Ok(Action::Print(text)) => return print(&text).map_or_else(|failure| fail(&failure), |()| ExitCode::SUCCESS),
         Ok(Action::Run(options)) => options,
         Err(failure) => return fail(&failure),
     };
@@ -67,6 +64,17 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::from(Exit::Done as u8),
         Err(failure) => fail(&failure),
+    }
+}
+
+/// A reader that has gone away is no failure, a full disk is one.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Exit::Negative, "output", format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
     }
 }
 
