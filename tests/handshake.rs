@@ -1,13 +1,16 @@
 //! What is altered, cut short, replayed, reordered or said by the wrong one is refused, and nothing of it is acted on.
 
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::daemon::Place;
+use crate::support::daemon::{Place, Ran, finished};
 use crate::support::peers::{Caller, Operator, Producer, Reply, registration, reply_to, sending};
 use crate::support::threads;
 use crate::support::wait::until;
@@ -409,6 +412,89 @@ fn a_relay_that_answers_with_a_key_of_its_own_is_not_believed() {
         lines.daemon_proof = stream.line().unwrap();
         assert!(lines.check_daemon(&identity.daemon).is_err());
         relay.join().unwrap();
+    }
+}
+
+/// A directory that trusts the daemon of `place`, with a relay of ours where that daemon should listen.
+struct Front {
+    place: Place,
+    relay: UnixListener,
+    daemon: PathBuf,
+}
+
+impl Front {
+    fn of(place: &Place) -> Self {
+        let front = Place::empty();
+        let folder = |name: &str| {
+            let path = front.path().join(name);
+            std::fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+            path
+        };
+        let keys = folder("keys");
+        for entry in std::fs::read_dir(place.path().join("keys")).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), keys.join(entry.file_name())).unwrap();
+        }
+        folder("s");
+        let relay = UnixListener::bind(front.socket()).unwrap();
+        relay.set_nonblocking(true).unwrap();
+        Self { place: front, relay, daemon: place.socket() }
+    }
+
+    /// Runs `usher list` against what `alter` makes of the daemon's two lines; how it ended, and what it said after line 1.
+    fn list(&self, alter: impl FnOnce(&[u8], Vec<u8>) -> Vec<u8>) -> (Ran, Vec<u8>) {
+        let mut usher = self.place.usher();
+        let usher = usher.arg("list").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (socket, _) = until("usher connects", || self.relay.accept().ok());
+        socket.set_nonblocking(false).unwrap();
+        let mut client = Stream::over(socket);
+        let mut daemon = Stream::connect(&self.daemon);
+        let first = client.line().unwrap();
+        daemon.send(&first);
+        let said = [daemon.line().unwrap(), daemon.line().unwrap()].concat();
+        client.send(&alter(&first, said));
+        client.half_close();
+        let more = client.rest();
+        (finished(usher), more)
+    }
+}
+
+#[test]
+fn the_command_line_proves_nothing_to_a_daemon_whose_words_were_altered() {
+    let place = Place::with_daemon(&[]);
+    let bytes = Peer::connect(&Identity::of(&place, "caller")).lines;
+    let bytes = bytes.challenge.len() + bytes.daemon_proof.len();
+    let refused = |what: &str, (ran, more): (Ran, Vec<u8>)| {
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, ""), "{what}: {ran:?}");
+        assert!(more.is_empty(), "{what}: it went on with {:?}", String::from_utf8_lossy(&more));
+    };
+    // The relay itself is no reason to refuse: what comes unaltered is proved.
+    let (_, more) = Front::of(&place).list(|_, said| said);
+    assert!(more.starts_with(b"{\"proof\":\""), "{:?}", String::from_utf8_lossy(&more));
+
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let front = Front::of(&place);
+                loop {
+                    let byte = next.fetch_add(1, SeqCst);
+                    if byte >= bytes {
+                        return;
+                    }
+                    let fate = front.list(|_, said| flipped(said, byte * 8 + byte % 8));
+                    refused(&format!("byte {byte}"), fate);
+                }
+            });
+        }
+    });
+    let (pinned, own) = (Identity::of(&place, "caller").daemon, Key::random());
+    for named in [own.public(), pinned] {
+        let fate = Front::of(&place).list(|first, _| {
+            let (challenge, proof) = impostor(first, &named, &own);
+            [challenge, proof].concat()
+        });
+        refused("a daemon with a key of its own", fate);
     }
 }
 

@@ -289,7 +289,11 @@ pub struct Stream {
 impl Stream {
     /// Connects.
     pub fn connect(socket: &Path) -> Self {
-        let socket = UnixStream::connect(socket).unwrap();
+        Self::over(UnixStream::connect(socket).unwrap())
+    }
+
+    /// Over a socket that is connected already.
+    pub fn over(socket: UnixStream) -> Self {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
         Self { socket: Arc::new(socket), buffer: Vec::new(), sent: Arc::default(), heard: Vec::new() }
