@@ -645,7 +645,7 @@ fn the_daemon_refuses_hostile_text_whoever_sends_it() {
     let identity = Identity::of(&place, "producer");
     let mut peer = Peer::connect(&identity);
     peer.request("session.register", &large, None);
-    let words = peer.to_the_end();
+    let words = peer.all_that_comes();
     assert!(words.iter().all(|message| message.header.get("result").is_none()), "{words:?}");
     large["title"] = json!("x".repeat(10_000));
     let mut peer = Peer::connect(&identity);

@@ -326,7 +326,7 @@ fn a_recorded_connection_cannot_be_replayed() {
 fn a_frame_counts_once_in_its_place_on_its_own_connection() {
     let arena = Arena::new(&[]);
     let ends = |peer: &mut Peer| {
-        let more = peer.to_the_end();
+        let more = peer.all_that_comes();
         let last = more.last().map(Message::method).unwrap_or_default();
         assert_eq!(last, "closing", "{more:?}");
         more.iter().filter(|message| message.id().is_some()).count()
@@ -685,7 +685,7 @@ fn a_first_line_is_one_exact_object() {
 fn is_cut(identity: &Identity, what: &str, say: impl FnOnce(&Peer)) {
     let mut peer = Peer::connect(identity);
     say(&peer);
-    let more = peer.to_the_end();
+    let more = peer.all_that_comes();
     assert_eq!(more.iter().map(Message::method).collect::<Vec<_>>(), ["closing"], "{what}: {more:?}");
     assert!(more[0].header["params"]["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{what}");
     assert!(!peer.text(b"{}"), "{what}: the connection is still there");
@@ -772,7 +772,7 @@ fn a_message_that_breaks_a_rule_ends_the_connection() {
         peer.text(head(1, "daemon.status").as_bytes());
         peer.answer(1).unwrap();
         peer.text(head(second, "daemon.status").as_bytes());
-        let more = peer.to_the_end();
+        let more = peer.all_that_comes();
         assert_eq!(more.iter().map(Message::method).collect::<Vec<_>>(), ["closing"], "1, then {second}: {more:?}");
     }
     // The longest header is still one.
@@ -811,19 +811,18 @@ fn a_request_that_cannot_be_done_is_refused_and_the_conversation_goes_on() {
         assert_eq!(failure.told(), ("invalid-params", "not-delivered"), "{params}");
         assert_eq!(failure.error["code"], -32_602, "{params}");
     }
-    let mut id = 19;
-    for params in [
+    let texts = [
         format!("{{\"selector\":{{\"session\":\"{session}\"}},\"selector\":{{}},\"command\":\"count\"}}"),
         format!("{{\"selector\":{{\"session\":\"{session}\",\"session\":\"{session}\"}},\"command\":\"count\"}}"),
-        format!("{{\"selector\":{{\"labels\":{{\"a\":\"1\",\"a\":\"1\"}}}},\"command\":\"count\"}}"),
+        "{\"selector\":{\"labels\":{\"a\":\"1\",\"a\":\"1\"}},\"command\":\"count\"}".to_owned(),
         format!("{{\"selector\":{}{},\"command\":\"count\"}}", "[".repeat(10_000), "]".repeat(10_000)),
         format!("{{\"selector\":{{\"session\":\"{session}\"}},\"command\":\"count\",\"deadline_ms\":1e999}}"),
-    ] {
+    ];
+    for (id, params) in (19..).zip(texts) {
         peer.text(
             format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"session.send\",\"params\":{params}}}").as_bytes(),
         );
         assert_eq!(peer.answer(id).unwrap_err().told(), ("invalid-params", "not-delivered"), "{params:.100}");
-        id += 1;
     }
     drop(peer);
     assert_eq!(arena.effects(), 0);
@@ -896,7 +895,7 @@ fn a_producer_that_answers_what_it_was_never_asked_is_cut_and_no_other_session_n
         let mut other = Peer::connect(&identity);
         other.call("session.register", &registration("other", 1), None).unwrap();
         other.text(&with_payload(&answer(id), Some(b"\"stolen\"")));
-        let more = other.to_the_end();
+        let more = other.all_that_comes();
         assert_eq!(more.iter().map(Message::method).collect::<Vec<_>>(), ["closing"], "id {id}: {more:?}");
     }
 

@@ -276,7 +276,7 @@ fn frames_that_are_announced_and_never_come_are_cut_and_hold_no_more_than_their_
     let grown = quiet.grown_mib(before);
     assert!(grown < most, "memory grew by {grown} MiB for frames that nobody has sent");
     for (number, peer) in peers.iter_mut().enumerate() {
-        let ends: Vec<_> = peer.to_the_end().iter().map(Message::method).map(str::to_owned).collect();
+        let ends: Vec<_> = peer.all_that_comes().iter().map(Message::method).map(str::to_owned).collect();
         assert_eq!(ends, ["closing"], "connection {number}");
     }
     let inbound = quiet.account("inbound-bytes");
@@ -297,7 +297,7 @@ fn half_a_frame_is_waited_for_until_its_deadline_and_no_byte_delays_it() {
         (!slow.0.outgoing().lock().raw(&[*bytes.next().unwrap()])).then_some(())
     });
     for peer in [&mut stopped, &mut slow] {
-        let ends = peer.0.to_the_end();
+        let ends = peer.0.all_that_comes();
         assert_eq!(ends.iter().map(Message::method).collect::<Vec<_>>(), ["closing"]);
         assert!(begun.elapsed() >= Duration::from_millis(500), "cut before its deadline");
     }
@@ -324,7 +324,8 @@ fn ten_thousand_malformed_hellos_leave_nothing_behind() {
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    while let number @ 0.. = next.fetch_add(1, SeqCst) {
+                    loop {
+                        let number = next.fetch_add(1, SeqCst);
                         if number >= count {
                             return;
                         }

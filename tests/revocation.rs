@@ -335,7 +335,7 @@ fn a_command_that_is_queued_when_its_caller_is_revoked_never_leaves() {
     }
     until("the commands are queued", || (operator.used("queued") == 3).then_some(()));
     assert_eq!(operator.revoke(&enrolled.id).unwrap().result["cut"], 1);
-    assert!(revoked.0.to_the_end().is_empty(), "no byte is written to a revoked caller");
+    assert!(revoked.0.all_that_comes().is_empty(), "no byte is written to a revoked caller");
     producer.release(id, Reply::Result(None));
     caller.answer(held).unwrap();
     caller.fence(&producer.session);
@@ -377,7 +377,7 @@ fn a_hello_of_a_revoked_credential_is_told_so_and_its_scopes_are_of_no_use() {
         let mut peer = Peer::connect(&enrolled.identity);
         let first = operator.revoke(&enrolled.id).unwrap().result;
         assert_eq!(first, json!({"credential": enrolled.id, "label": "test", "cut": 1}));
-        assert!(peer.to_the_end().is_empty(), "a revoked connection is cut without a byte");
+        assert!(peer.all_that_comes().is_empty(), "a revoked connection is cut without a byte");
         let revoked = Some(Refused::Sealed("revoked".to_owned()));
         assert_eq!(Peer::hello(&enrolled.identity).err(), revoked);
         // Who cannot prove that the key is his learns nothing of it, and another role is not told before.
@@ -436,7 +436,7 @@ fn the_last_operator_cannot_be_revoked_and_one_who_revokes_himself_hears_no_answ
     let enrolled = first.enroll(&place, "operator", &json!({}));
     let mut third = Operator(Peer::connect(&enrolled.identity));
     third.revoke(&own).unwrap();
-    assert!(first.0.to_the_end().is_empty());
+    assert!(first.0.all_that_comes().is_empty());
     assert_eq!(third.revoke(&enrolled.id).unwrap_err().code, "last-operator");
     assert_eq!(Peer::hello(&Identity::of(&place, "operator")).err(), Some(Refused::Sealed("revoked".to_owned())));
 }
@@ -448,7 +448,7 @@ fn a_default_credential_that_is_replaced_is_revoked_in_the_same_step() {
     let old = operator.credentials("caller").remove(0);
     let mut before = Caller::connect(&place);
     let new = operator.enroll(&place, "caller", &json!({ "replaces": old }));
-    assert!(before.0.to_the_end().is_empty());
+    assert!(before.0.all_that_comes().is_empty());
     assert!(stored(&place, &old)["revoked"].is_string());
     assert_eq!(stored(&place, &new.id)["default"], true);
     assert_eq!(Peer::hello(&Identity::of(&place, "caller")).err(), Some(Refused::Sealed("revoked".to_owned())));
@@ -465,7 +465,7 @@ fn a_wait_of_a_revoked_caller_is_never_answered_and_gives_its_place_back() {
     until("the wait is kept", || (operator.used("streams") == 1).then_some(()));
     operator.revoke(&enrolled.id).unwrap();
     let _awaited = Producer::start(&place, "awaited");
-    assert!(peer.to_the_end().is_empty());
+    assert!(peer.all_that_comes().is_empty());
     until("the wait is given back", || (operator.used("streams") == 0).then_some(()));
 }
 
@@ -487,7 +487,7 @@ fn an_idle_connection_whose_credential_expires_is_cut() {
         assert_eq!(told.as_millisecond(), expires.as_millisecond());
         // The sweep is a second; the rest is for a busy machine.
         peer.stream.socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        assert!(peer.to_the_end().is_empty(), "an expired {role} was told something");
+        assert!(peer.all_that_comes().is_empty(), "an expired {role} was told something");
         assert!(jiff::Timestamp::now() >= expires, "cut before its end");
         within(Duration::from_secs(5), "the expiry is stored", || stored(&place, &id)["expired"].as_str().map(drop));
         assert_eq!(Peer::hello(&identity).err(), Some(Refused::Sealed("expired".to_owned())));
@@ -512,7 +512,7 @@ fn a_command_that_is_queued_when_its_caller_expires_never_leaves() {
     caller.answer(held).unwrap();
     caller.fence(&producer.session);
     assert_eq!(producer.effects("count"), 0);
-    assert!(expiring.0.to_the_end().is_empty());
+    assert!(expiring.0.all_that_comes().is_empty());
 }
 
 #[test]

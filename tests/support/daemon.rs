@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use super::threads;
 use super::wait::until;
 
 /// The programs under test.
@@ -212,7 +213,7 @@ pub fn ran(command: &mut Command) -> Ran {
 pub fn finished(child: Child) -> Ran {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     let (done, ended) = std::sync::mpsc::sync_channel::<()>(1);
-    let watch = std::thread::Builder::new().spawn(move || {
+    let watch = threads::spawn("watch", move || {
         if ended
             .recv_timeout(Duration::from_secs(60))
             .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
@@ -222,7 +223,7 @@ pub fn finished(child: Child) -> Ran {
     });
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     drop(done);
-    watch.unwrap().join().unwrap();
+    watch.join().unwrap();
     Ran {
         code: code(status),
         stdout: String::from_utf8_lossy(&stdout).into_owned(),

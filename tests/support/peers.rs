@@ -164,11 +164,6 @@ impl Producer {
         Self { session, outgoing, socket, seen, thread: Some(thread) }
     }
 
-    /// What has reached it, in order.
-    pub fn commands(&self) -> Vec<Command> {
-        self.seen.commands.lock().clone()
-    }
-
     /// How many commands of a name have reached it.
     pub fn effects(&self, name: &str) -> usize {
         self.seen.commands.lock().iter().filter(|command| command.name == name).count()

@@ -621,7 +621,7 @@ impl Peer {
     }
 
     /// Everything that still comes, to the end of the stream.
-    pub fn to_the_end(&mut self) -> Vec<Message> {
+    pub fn all_that_comes(&mut self) -> Vec<Message> {
         std::iter::from_fn(|| self.next()).collect()
     }
 
