@@ -306,6 +306,9 @@ fn a_daemon_without_a_place_is_told_as_no_capacity() {
     assert_eq!(usher(&place, &["stop", "--force"]).code, 0);
 }
 
+/// What a false daemon answers to a first line.
+type FalseAnswer = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
+
 /// Says what a false daemon answers to the first line of each of so many connections.
 fn false_daemon(
     place: &Place,
@@ -369,7 +372,7 @@ fn an_incompatible_daemon_is_exit_8_in_under_a_second_with_both_versions() {
 fn whoever_does_not_prove_the_daemons_key_is_an_impostor_whatever_it_says() {
     let place = without_daemon();
     let right = Key::read(&place.path().join("keys/daemon.pem")).public();
-    let answers: [Box<dyn Fn(&[u8]) -> Vec<u8> + Send>; 4] = [
+    let answers: [FalseAnswer; 4] = [
         Box::new(move |first| incompatible(first, &Key::random(), &right)),
         Box::new(|first| incompatible(first, &Key::random(), &Key::random().public())),
         Box::new(|_| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
