@@ -37,8 +37,11 @@ fn refuses(ran: &Ran, codes: &[i32], named: &Path, why: &str) {
     assert!(!ran.stderr.contains("panicked"), "{why}: {ran:?}");
 }
 
+/// Does something to a path.
+type Make = fn(&Path);
+
 /// What is done to a file: its name, the words that say so, and whether only a secret is refused for it.
-type Spoil = (&'static str, fn(&Path), bool);
+type Spoil = (&'static str, Make, bool);
 
 fn spoils() -> Vec<Spoil> {
     let mut spoils: Vec<Spoil> = vec![
@@ -95,7 +98,7 @@ fn spoils() -> Vec<Spoil> {
 }
 
 /// Spoils a file, looks, and puts back what was there.
-fn spoiled(path: &Path, spoil: fn(&Path), look: impl FnOnce()) {
+fn spoiled(path: &Path, spoil: Make, look: impl FnOnce()) {
     let (bytes, bits) = (fs::read(path).unwrap(), mode_of(path));
     spoil(path);
     look();
@@ -172,7 +175,7 @@ fn a_client_uses_no_key_that_is_not_ours_alone_and_names_it() {
 // 13
 #[test]
 fn a_directory_that_is_not_ours_alone_is_refused_by_name_and_left_as_it_is() {
-    let mut spoils: Vec<(&str, fn(&Path))> = vec![
+    let mut spoils: Vec<(&str, Make)> = vec![
         ("can be written by others", |path| mode(path, 0o777)),
         ("can be written by others", |path| mode(path, 0o720)),
         ("is a symbolic link", |path| {

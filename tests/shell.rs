@@ -250,7 +250,7 @@ fn a_shell_cron_and_ssh_see_the_same_sessions() {
     };
     let mine = until("the session is there", || listed(&[], home.path()).pop());
     for (what, environment) in environments {
-        assert_eq!(listed(environment, home.path()), [mine.clone()], "{what}");
+        assert_eq!(listed(environment, home.path()), std::slice::from_ref(&mine), "{what}");
     }
     assert_eq!(listed(&[], &link), [mine], "another name of the same home");
     session.kill().unwrap();
