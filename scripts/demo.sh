@@ -103,6 +103,8 @@ say "no daemon is running yet"
 run usher list
 
 say "open the board in a window of its own; the daemon starts by itself"
+# The session's shell expands this, not ours.
+# shellcheck disable=SC2016
 reload='kill -USR1 "$(cat .git/board.pid)" && git log -1 --format=%h'
 cat >"$work/open-board.sh" <<OPEN
 cd "$work/site"

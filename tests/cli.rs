@@ -655,7 +655,7 @@ fn a_renewed_default_key_works_and_the_old_one_does_not() {
         let said = succeeds(&place, &["keys", "renew", role]);
         assert!(said.starts_with(&format!("{role} has a new key")), "{said}");
         let mut connected = connected;
-        connected.to_the_end();
+        connected.all_that_comes();
         let new = Identity::of(&place, role);
         assert_ne!(old.named, new.named);
         assert_eq!(mode_of(place.path().join(format!("keys/{role}.pem"))), 0o600);

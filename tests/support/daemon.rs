@@ -188,6 +188,7 @@ impl Place {
 }
 
 impl Drop for Place {
+    #[expect(clippy::print_stderr, reason = "the runner shows what a failed test printed")]
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ended_already = daemon.kill();
