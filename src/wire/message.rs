@@ -85,8 +85,8 @@ pub fn read(plaintext: &[u8]) -> Result<Message<'_>, &'static str> {
     if header.len() > HEADER_MAX_BYTES {
         return Err("a header is longer than its limit");
     }
-    if header.first() != Some(&b'{') {
-        return Err("a header does not begin with an object");
+    if header.first() != Some(&b'{') || header.last() != Some(&b'}') {
+        return Err("a header is not exactly one object");
     }
     if payload.is_some_and(<[u8]>::is_empty) {
         return Err("a payload is announced and empty");
@@ -231,6 +231,8 @@ mod tests {
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}",
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{},\"error\":{\"code\":1,\"message\":\"\"}}",
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n",
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\r\n1",
+            "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"} ",
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\\ud800\"}",
             "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}{}",
             &deep,
