@@ -609,6 +609,28 @@ fn an_operator_with_a_bundle_of_its_own_does_what_it_was_granted() {
 }
 
 #[test]
+fn no_verb_leaves_a_daemon_that_nobody_can_manage_any_more() {
+    let place = Place::with_daemon(&[]);
+    // Neither at once nor in time, nor with an operator that could enroll nobody.
+    fails(&place, &["keys", "revoke", "operator"], 9, "last-operator");
+    fails(&place, &["keys", "renew", "operator", "--expires", "8h"], 9, "last-operator");
+    let id = place.json(&["keys", "show", "operator"])["credential"].as_str().unwrap().to_owned();
+    fails(&place, &["keys", "renew", &id, "--expires", "8h"], 9, "last-operator");
+    bundle(&place, "reader", &["--role", "operator", "--scope", "credential.list"]);
+    bundle(&place, "guest", &["--role", "operator", "--row", "--expires", "8h"]);
+    fails(&place, &["keys", "revoke", "operator"], 9, "last-operator");
+    succeeds(&place, &["keys", "list"]);
+    let keys = fs::read_dir(place.path().join("keys")).unwrap().flatten();
+    assert!(keys.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains(".new")));
+
+    bundle(&place, "deputy", &["--role", "operator", "--scope", "credential.enroll", "--scope", "credential.list"]);
+    succeeds(&place, &["keys", "revoke", "reader"]);
+    succeeds(&place, &["keys", "renew", "operator", "--expires", "8h"]);
+    assert!(place.json(&["keys", "show", "operator"])["expires"].is_string());
+    fails(&place, &["keys", "revoke", "deputy"], 9, "last-operator");
+}
+
+#[test]
 fn a_key_that_was_made_elsewhere_is_enrolled_and_ours_are_read_elsewhere() {
     let place = Place::with_daemon(&[]);
     let key = Key::random();

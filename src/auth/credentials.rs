@@ -11,6 +11,7 @@ use crate::store::{Dir, document};
 use crate::store::{Problem, StoreError};
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::lines::Role;
+use crate::wire::methods::Method;
 use crate::wire::selector::Selector;
 use crate::wire::text::is_plain;
 
@@ -132,6 +133,7 @@ impl Credentials {
         };
         let new = credential(&record, &self.limits)?;
         changed.credentials.push(record);
+        keeps_operators(&records, &changed)?;
         self.store(&changed)?;
         *records = changed;
         let id = new.id;
@@ -147,16 +149,10 @@ impl Credentials {
     /// and no byte is written to it. The caller must hold no permit of any credential.
     pub fn revoke(&self, id: CredentialId) -> Result<(String, usize), Refusal> {
         let stored = self.change(id, |records, position| {
-            let target = &records.credentials[position];
-            let other_operator = records.credentials.iter().enumerate().any(|(other, record)| {
-                other != position && record.role == Role::Operator && record.revoked.is_none() && is_open(record)
-            });
-            if target.role == Role::Operator && target.revoked.is_none() && !other_operator {
-                return Err(Refusal::from(Code::LastOperator).hint("usher keys renew operator replaces it"));
-            }
+            let before = records.clone();
             let target = &mut records.credentials[position];
             target.revoked = target.revoked.or(Some(jiff::Timestamp::now()));
-            Ok(())
+            keeps_operators(&before, records)
         });
         // When the disk refuses, the credential is ended for this run all the same, and the refusal says so.
         match stored {
@@ -180,6 +176,7 @@ impl Credentials {
             return Err(Refusal::invalid("expires lies in the past"));
         }
         self.change(id, |records, position| {
+            let before = records.clone();
             let target = &mut records.credentials[position];
             if target.revoked.is_some() {
                 return Err(Code::Revoked.into());
@@ -188,7 +185,7 @@ impl Credentials {
                 return Err(Code::Expired.into());
             }
             target.expires = expires;
-            Ok(())
+            keeps_operators(&before, records)
         })?;
         if let Some(credential) = self.live.read().by_id.get(&id) {
             credential.gate.renew(expires);
@@ -268,6 +265,32 @@ impl Live {
             self.by_key.insert(key, Arc::clone(&credential));
         }
         self.by_id.insert(credential.id, credential);
+    }
+}
+
+/// Refuses a change after which, at once or in time, nobody could make or revoke a credential any more: no key can be
+/// enrolled without an operator.
+fn keeps_operators(before: &Records, after: &Records) -> Result<(), Refusal> {
+    let any = |records: &Records, is: fn(&Record) -> bool| records.credentials.iter().any(is);
+    if any(before, is_operator) && !any(after, is_operator) {
+        return Err(Refusal::from(Code::LastOperator).hint("usher keys renew operator replaces it"));
+    }
+    let lasts = |record: &Record| is_operator(record) && record.expires.is_none() && may_enroll(record);
+    if any(before, lasts) && !any(after, lasts) {
+        let message = "the last operator credential that has no end and may enroll others has to stay";
+        return Err(Refusal::from(Code::LastOperator).message(message).hint("make another one first"));
+    }
+    Ok(())
+}
+
+fn is_operator(record: &Record) -> bool {
+    record.role == Role::Operator && record.revoked.is_none() && is_open(record)
+}
+
+fn may_enroll(record: &Record) -> bool {
+    match &record.scopes {
+        ScopeList::Row => true,
+        ScopeList::Named(names) => names.iter().any(|name| name == Method::CredentialEnroll.name()),
     }
 }
 
