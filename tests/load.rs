@@ -43,7 +43,7 @@ impl Quiet {
         let mut last = Value::Null;
         let held = |status: &Value| -> Vec<String> {
             let accounts = status["accounts"].as_array().unwrap().iter();
-            let used = accounts.filter(|account| account["used"] != 0 && account["name"] != "operator-connections");
+            let used = accounts.filter(|account| account["used"] != 0 && account["name"] != "operators");
             let mut held: Vec<_> = used.map(|account| account["name"].to_string()).collect();
             for holder in status["credentials"].as_array().unwrap() {
                 for name in ["sessions", "in_flight", "queued", "queued_bytes", "outbound_bytes"] {

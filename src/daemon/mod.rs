@@ -206,7 +206,7 @@ fn hub(
         outcomes: Outcomes::default(),
         totals: Totals {
             connections: Pool::new("connections", limits.connections - operators),
-            operators: Pool::new("operator-connections", limits.connections),
+            operators: Pool::new("operators", limits.connections),
             inbound_bytes: Pool::new("inbound-bytes", limits.inbound_bytes),
             outbound_bytes: Pool::new("outbound-bytes", limits.outbound_bytes),
             sessions: Pool::new("sessions", limits.sessions),

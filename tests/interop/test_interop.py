@@ -1246,7 +1246,7 @@ class TestStatus(Case):
             self.assertIs(status["draining"], False)
             for account in status["accounts"]:
                 self.assertEqual(set(account), {"name", "used", "peak", "limit", "refused"})
-            names = """connections operator-connections sessions queued queued-bytes inbound-bytes outbound-bytes
+            names = """connections operators sessions queued queued-bytes inbound-bytes outbound-bytes
                 snapshots-total-bytes streams"""
             self.assertEqual([account["name"] for account in status["accounts"]], names.split())
             names = "credential label role connections sessions in_flight queued queued_bytes outbound_bytes rejected"
