@@ -15,7 +15,7 @@ use crate::wire::selector::Selector;
 use crate::wire::text::is_plain;
 
 use super::credential::{Credential, Parts};
-use super::gate::{End, Gate};
+use super::gate::{End, Gate, Permit};
 use super::grant::Grant;
 use super::record::{FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
 
@@ -85,8 +85,9 @@ impl Credentials {
         records.credentials.iter().map(|r| (r.clone(), live.by_id.get(&r.credential).cloned())).collect()
     }
 
-    /// Makes a record; with `replaces` the old default's record is revoked in the same write.
-    pub fn enroll(&self, asked: Enrolment) -> Result<CredentialId, Refusal> {
+    /// Makes a record; with `replaces` the old default's record is revoked in the same write. The operator's permit is held
+    /// until the record counts, and given up before a gate is closed.
+    pub fn enroll(&self, permit: Permit<'_>, asked: Enrolment) -> Result<CredentialId, Refusal> {
         let now = jiff::Timestamp::now();
         if asked.label.is_empty() || asked.label.len() > LABEL_MAX_BYTES || !is_plain(&asked.label) {
             return Err(Refusal::invalid(format!(
@@ -137,6 +138,7 @@ impl Credentials {
         let id = new.id;
         self.live.write().insert(new);
         drop(records);
+        drop(permit);
         if let Some(old) = asked.replaces.and_then(|id| self.live.read().by_id.get(&id).cloned()) {
             old.end(End::Revoked);
         }
@@ -144,8 +146,9 @@ impl Credentials {
     }
 
     /// Ends a credential: on disk, then at its gate, then its connections. When this returns nothing of it takes effect
-    /// and no byte is written to it. The caller must hold no permit of any credential.
-    pub fn revoke(&self, id: CredentialId) -> Result<(String, usize), Refusal> {
+    /// and no byte is written to it. The operator's permit is held until the disk has it, and given up before the gate is
+    /// closed; the caller must hold no other.
+    pub fn revoke(&self, permit: Permit<'_>, id: CredentialId) -> Result<(String, usize), Refusal> {
         let stored = self.change(id, |records, position| {
             let target = &records.credentials[position];
             let other_operator = records.credentials.iter().enumerate().any(|(other, record)| {
@@ -158,6 +161,7 @@ impl Credentials {
             target.revoked = target.revoked.or(Some(jiff::Timestamp::now()));
             Ok(())
         });
+        drop(permit);
         // When the disk refuses, the credential is ended for this run all the same, and the refusal says so.
         match stored {
             Err(refusal) if refusal.code != Code::Internal => return Err(refusal),

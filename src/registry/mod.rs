@@ -106,26 +106,31 @@ impl Registry {
             }
             Report::CancelWait { connection, request } => self.waiters.cancel(connection, request),
             Report::Tick => self.tick(Instant::now()),
-            Report::Drain => {
-                self.table.drain();
-                self.leave_if_drained();
-            }
-            Report::Stop { force, reply } => {
-                let sessions = self.directory.all();
-                let answer = if force || sessions.is_empty() {
+            Report::Drain { peer } => {
+                if let Ok(_permit) = peer.authority().admit(Method::DaemonDrain) {
                     self.table.drain();
-                    Ok(sessions.len() as u64)
-                } else {
-                    let named = directory::named(sessions.iter());
-                    let count = sessions.len();
-                    let text = format!("{count} session{} registered", if count == 1 { " is" } else { "s are" });
-                    Err(Refusal { sessions: named, ..Code::SessionsLive.into() }
-                        .message(text)
-                        .hint("end them, or usher stop --force"))
-                };
+                    self.leave_if_drained();
+                }
+            }
+            Report::Stop { peer, force, reply } => {
+                let answer = self.stop(&peer, force);
                 let _worker_gone = reply.send(answer);
             }
         }
+    }
+
+    /// No new sessions from here on, if the daemon may end. How many there are.
+    fn stop(&mut self, peer: &Peer, force: bool) -> Result<u64, Refusal> {
+        let _permit = peer.authority().admit(Method::DaemonStop)?;
+        let sessions = self.directory.all();
+        let count = sessions.len();
+        if force || count == 0 {
+            self.table.drain();
+            return Ok(count as u64);
+        }
+        let text = format!("{count} session{} registered", if count == 1 { " is" } else { "s are" });
+        let refusal = Refusal { sessions: directory::named(sessions.iter()), ..Code::SessionsLive.into() };
+        Err(refusal.message(text).hint("end them, or usher stop --force"))
     }
 
     fn register(&mut self, register: Register) -> Result<Arc<Session>, Refusal> {
