@@ -17,7 +17,7 @@ use crate::wire::text::is_plain;
 use super::credential::{Credential, Parts};
 use super::gate::{End, Gate, Permit};
 use super::grant::Grant;
-use super::record::{FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
+use super::record::{ENROL_MAX_BYTES, FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
 
 /// What an operator asks to enrol.
 #[derive(Debug)]
@@ -104,9 +104,7 @@ impl Credentials {
             return Err(Code::AlreadyEnrolled.into());
         }
         if changed.credentials.len() >= CREDENTIALS_MAX {
-            return Err(
-                Refusal::busy("credentials").hint("stop the daemon and set old records of credentials.json aside")
-            );
+            return Err(no_room());
         }
         if let Some(replaced) = asked.replaces {
             let old = changed.credentials.iter_mut().find(|record| record.credential == replaced && record.default);
@@ -133,7 +131,10 @@ impl Credentials {
         };
         let new = credential(&record, &self.limits)?;
         changed.credentials.push(record);
-        self.store(&changed)?;
+        self.store(&changed, ENROL_MAX_BYTES).map_err(|error| match error.problem() {
+            Problem::TooLarge { .. } => no_room(),
+            _ => not_stored(&error),
+        })?;
         *records = changed;
         let id = new.id;
         self.live.write().insert(new);
@@ -247,17 +248,14 @@ impl Credentials {
         let mut changed = records.clone();
         change(&mut changed, position)?;
         if changed != *records {
-            self.store(&changed)?;
+            self.store(&changed, MAX_BYTES).map_err(|error| not_stored(&error))?;
             *records = changed;
         }
         Ok(())
     }
 
-    fn store(&self, records: &Records) -> Result<(), Refusal> {
-        document::write(&self.folder, FILE, MAX_BYTES, VERSION, records).map_err(|error| {
-            log::error!("{error}");
-            Refusal::from(Code::Internal).message(error.to_string())
-        })
+    fn store(&self, records: &Records, max_bytes: u64) -> Result<(), StoreError> {
+        document::write(&self.folder, FILE, max_bytes, VERSION, records)
     }
 }
 
@@ -271,6 +269,15 @@ impl Live {
         }
         self.by_id.insert(credential.id, credential);
     }
+}
+
+fn no_room() -> Refusal {
+    Refusal::busy("credentials").hint("stop the daemon and set old records of credentials.json aside")
+}
+
+fn not_stored(error: &StoreError) -> Refusal {
+    log::error!("{error}");
+    Refusal::from(Code::Internal).message(error.to_string())
 }
 
 fn is_open(record: &Record) -> bool {
