@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -222,6 +223,9 @@ impl Credentials {
         if credential.connected() > 0 {
             credential.end(End::Expired);
         }
+        if credential.expiry_is_stored.load(SeqCst) {
+            return;
+        }
         let mut fresh = true;
         let stored = self.change(credential.id, |records, position| {
             let target = &mut records.credentials[position];
@@ -230,8 +234,12 @@ impl Credentials {
             Ok(())
         });
         match stored {
-            Ok(()) if fresh => log::info!("credential {} has expired", credential.id),
-            Ok(()) => {}
+            Ok(()) => {
+                credential.expiry_is_stored.store(true, SeqCst);
+                if fresh {
+                    log::info!("credential {} has expired", credential.id);
+                }
+            }
             Err(refusal) => log::warn!("credential {} has expired: {}", credential.id, refusal.object().message),
         }
     }
@@ -297,7 +305,35 @@ fn credential(record: &Record, limits: &Limits) -> Result<Arc<Credential>, Refus
         public_key: record.public_key,
         grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
         gate: Gate::new(end, record.expires),
+        expiry_is_stored: record.expired.is_some(),
         is_default: record.default,
     };
     Ok(Credential::new(parts, limits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::random;
+    use std::time::Duration;
+
+    #[test]
+    fn an_expiry_that_is_stored_costs_a_sweep_no_look_at_the_records() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Dir::create(&scratch.path().join("d")).unwrap();
+        let past = jiff::Timestamp::from_second(1).unwrap();
+        let mut records = Records::first([(Role::Caller, PublicKey(random()))], past);
+        records.credentials[0].expires = Some(past);
+        document::write(&folder, FILE, MAX_BYTES, VERSION, &records).unwrap();
+        let credentials = Arc::new(Credentials::load(folder, &Limits::default()).unwrap());
+        assert!(!credentials.sweep());
+        assert!(credentials.list()[0].0.expired.is_some());
+        let held = credentials.records.lock();
+        let (done, swept) = crossbeam_channel::bounded(1);
+        let sweeping = Arc::clone(&credentials);
+        let thread = crate::threads::spawn("test", move || done.send(sweeping.sweep())).unwrap();
+        assert_eq!(swept.recv_timeout(Duration::from_secs(10)), Ok(false));
+        drop(held);
+        thread.join().unwrap().unwrap();
+    }
 }
