@@ -6,6 +6,7 @@
 
 mod handshake;
 mod interop;
+mod operators;
 mod project;
 mod rendezvous;
 mod revocation;

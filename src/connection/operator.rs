@@ -221,7 +221,7 @@ pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, reque
 pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     on.hub.draining.store(true, SeqCst);
-    let sessions = on.hub.directory.len() as u64;
+    let sessions = on.hub.directory.select(&Selector::default(), on.peer.authority(), 0).len() as u64;
     let receipt = request.receipt(receipt);
     // Answered first: with no session the daemon ends at once.
     let _gone = match on.protocol {

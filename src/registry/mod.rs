@@ -23,6 +23,7 @@ use crate::route::peer::Peer;
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
+use crate::wire::selector::Selector;
 
 use report::{Register, Report, Stop, StopReason, Update};
 use table::Table;
@@ -122,14 +123,18 @@ impl Registry {
     /// No new sessions from here on, if the daemon may end. How many there are.
     fn stop(&mut self, peer: &Peer, force: bool) -> Result<u64, Refusal> {
         let _permit = peer.authority().admit(Method::DaemonStop)?;
-        let sessions = self.directory.all();
-        let count = sessions.len();
-        if force || count == 0 {
+        // Others bar the way as well, but are not told.
+        let seen = self.directory.select(&Selector::default(), peer.authority(), 0);
+        if force || self.directory.len() == 0 {
             self.table.drain();
-            return Ok(count as u64);
+            return Ok(seen.len() as u64);
         }
-        let text = format!("{count} session{} registered", if count == 1 { " is" } else { "s are" });
-        let refusal = Refusal { sessions: directory::named(sessions.iter()), ..Code::SessionsLive.into() };
+        let text = match seen.len() {
+            0 => "sessions are registered".to_owned(),
+            1 => "1 session is registered".to_owned(),
+            count => format!("{count} sessions are registered"),
+        };
+        let refusal = Refusal { sessions: directory::named(seen.iter()), ..Code::SessionsLive.into() };
         Err(refusal.message(text).hint("end them, or usher stop --force"))
     }
 
