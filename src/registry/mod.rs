@@ -180,6 +180,7 @@ impl Registry {
         if self.table.remove(id, connection) {
             if let Some(session) = self.directory.remove(id) {
                 session.lane.end(Code::SessionLost);
+                session.release();
             }
             self.leave_if_drained();
         }
