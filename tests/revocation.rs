@@ -535,3 +535,53 @@ fn a_credential_that_is_renewed_in_time_goes_on_and_one_that_has_ended_does_not(
     operator.revoke(&id).unwrap();
     assert_eq!(operator.0.call("credential.renew", &json!({ "credential": id }), None).unwrap_err().code, "revoked");
 }
+
+#[test]
+fn an_operator_that_is_revoked_while_it_enrols_makes_nothing_behind_the_answer() {
+    let place = Place::with_daemon(&[]);
+    let mut operator = Operator::connect(&place);
+    for round in 0..5 {
+        let rogue = operator.enroll(&place, "operator", &json!({}));
+        let peers: Vec<_> = (0..8).map(|_| Peer::connect(&rogue.identity)).collect();
+        for peer in &peers {
+            for _ in 0..20 {
+                let public_key = base64(&Key::random().public());
+                let wanted = json!({"public_key": public_key, "label": "late", "role": "operator", "scopes": "row"});
+                peer.request("credential.enroll", &wanted, None);
+            }
+        }
+        operator.revoke(&rogue.id).unwrap();
+        let stored = || std::fs::read(place.path().join("credentials.json")).unwrap();
+        let then = stored();
+        until("the others are gone", || (operator.status()["connections"]["open"] == 1).then_some(()));
+        assert!(stored() == then, "round {round}: something was stored after the revocation was answered");
+    }
+}
+
+#[test]
+fn a_file_that_is_full_of_credentials_has_room_for_a_revocation() {
+    let mut place = Place::with_daemon(&[]);
+    let mut operator = Operator::connect(&place);
+    let target = operator.enroll(&place, "caller", &json!({}));
+    let mut enrol = |scopes: usize| {
+        let public_key = base64(&Key::random().public());
+        let scopes = vec!["session.list"; scopes];
+        let wanted = json!({"public_key": public_key, "label": "x", "role": "caller", "scopes": scopes});
+        operator.0.call("credential.enroll", &wanted, None).is_ok()
+    };
+    while enrol(4_000) {}
+    // As near to the ceiling as it goes: a scope is a line of 24 bytes.
+    let (mut fits, mut too_many) = (0, 4_000);
+    while too_many - fits > 1 {
+        let middle = usize::midpoint(fits, too_many);
+        match enrol(middle) {
+            true => (fits, too_many) = (0, too_many - middle),
+            false => too_many = middle,
+        }
+    }
+    operator.revoke(&target.id).unwrap();
+    place.signal_daemon(nix::sys::signal::Signal::SIGTERM);
+    place.wait_daemon();
+    place.start_daemon(&[]);
+    assert_eq!(Peer::hello(&target.identity).err(), Some(Refused::Sealed("revoked".to_owned())));
+}

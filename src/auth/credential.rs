@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
@@ -81,6 +81,8 @@ pub struct Credential {
     pub grant: Grant,
     /// What everything of it passes.
     pub gate: Gate,
+    /// Whether its record says that it has expired.
+    pub expiry_is_stored: AtomicBool,
     /// What it holds.
     pub shares: Shares,
     connections: Mutex<HashMap<ConnectionId, Arc<dyn Cut>>>,
@@ -106,6 +108,8 @@ pub struct Parts {
     pub grant: Grant,
     /// See [`Credential`].
     pub gate: Gate,
+    /// See [`Credential`].
+    pub expiry_is_stored: bool,
     /// Whether it gets whole totals.
     pub is_default: bool,
 }
@@ -120,6 +124,7 @@ impl Credential {
             public_key: parts.public_key,
             grant: parts.grant,
             gate: parts.gate,
+            expiry_is_stored: AtomicBool::new(parts.expiry_is_stored),
             shares: Shares::new(limits, parts.is_default),
             connections: Mutex::new(HashMap::new()),
         })
