@@ -16,9 +16,8 @@ use crate::wire::methods::Method;
 use crate::wire::selector::Selector;
 use crate::wire::text::is_plain;
 
-use super::credential::{Credential, Parts};
-use super::gate::{End, Gate, Permit};
-use super::grant::Grant;
+use super::credential::Credential;
+use super::gate::{End, Permit};
 use super::record::{ENROL_MAX_BYTES, FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
 
 /// What an operator asks to enrol.
@@ -62,7 +61,7 @@ impl Credentials {
         let records: Records = document::read(&folder, FILE, MAX_BYTES, VERSION)?;
         let mut live = Live::default();
         for record in &records.credentials {
-            let credential = credential(record, limits).map_err(|refusal| {
+            let credential = Credential::new(record, limits).map_err(|refusal| {
                 StoreError::new(folder.path().join(FILE), Problem::Corrupt(refusal.object().message))
             })?;
             live.insert(credential);
@@ -133,7 +132,7 @@ impl Credentials {
             revoked: None,
             expired: None,
         };
-        let new = credential(&record, &self.limits)?;
+        let new = Credential::new(&record, &self.limits)?;
         changed.credentials.push(record);
         keeps_operators(&records, &changed)?;
         self.store(&changed, ENROL_MAX_BYTES).map_err(|error| match error.problem() {
@@ -317,25 +316,6 @@ fn not_stored(error: &StoreError) -> Refusal {
 
 fn is_open(record: &Record) -> bool {
     record.expired.is_none() && record.expires.is_none_or(|expires| expires > jiff::Timestamp::now())
-}
-
-fn credential(record: &Record, limits: &Limits) -> Result<Arc<Credential>, Refusal> {
-    let end = match (record.revoked, record.expired) {
-        (Some(_), _) => Some(End::Revoked),
-        (None, Some(_)) => Some(End::Expired),
-        (None, None) => None,
-    };
-    let parts = Parts {
-        id: record.credential,
-        label: record.label.clone(),
-        role: record.role,
-        public_key: record.public_key,
-        grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
-        gate: Gate::new(end, record.expires),
-        expiry_is_stored: record.expired.is_some(),
-        is_default: record.default,
-    };
-    Ok(Credential::new(parts, limits))
 }
 
 #[cfg(test)]
