@@ -146,9 +146,12 @@ fn a_program_that_stops_itself_alone_gives_the_shell_its_prompt() {
 fn a_program_reads_from_the_terminal_as_if_it_ran_alone() {
     let place = Place::with_daemon(&[]);
     let Some(mut screen) = bash(&place) else { return };
-    screen.press(&format!("'{USHER}' run -- sh -c 'test -t 0 && test -t 1 && test -t 2 && read x && echo got-$x'\n"));
+    screen.press(&format!(
+        "'{USHER}' run -- sh -c 'test -t 0 && test -t 1 && test -t 2 && read x && echo got-$x'; echo \"code $?\"\n"
+    ));
     screen.press("line\n");
     screen.wait_for("got-line");
+    screen.wait_for("code 0");
 }
 
 #[test]
