@@ -34,9 +34,11 @@ fn who_connects_without_end_does_not_keep_the_daemon_from_ending() {
             })
         })
         .collect();
-    until("the daemon has no place left", || place.log_text().contains("no slot").then_some(()));
-    place.signal_daemon(Signal::SIGTERM);
-    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| place.wait_daemon()));
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        until("they knock", || place.log_text().contains("gone without a word").then_some(()));
+        place.signal_daemon(Signal::SIGTERM);
+        place.wait_daemon()
+    }));
     over.store(true, SeqCst);
     for thread in knocking {
         thread.join().unwrap();

@@ -98,6 +98,9 @@ impl Credentials {
         if asked.expires.is_some_and(|expires| expires <= now) {
             return Err(Refusal::invalid("expires lies in the past"));
         }
+        if asked.public_key.has_small_order() {
+            return Err(Refusal::invalid("public_key is one for which anybody can make signatures"));
+        }
         let mut records = self.records.lock();
         let mut changed = records.clone();
         let usable = |record: &Record| record.revoked.is_none() && record.expired.is_none();
