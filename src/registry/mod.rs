@@ -89,14 +89,14 @@ impl Registry {
                 let reply = register.reply.clone();
                 let answer = self.register(register);
                 if let Ok(session) = &answer {
-                    self.waiters.look(&self.directory, Some(session));
+                    self.waiters.look(&self.directory, session);
                 }
                 let _worker_gone = reply.send(answer);
             }
             Report::Update(Update { peer, session, facts, snapshot, reply }) => {
                 let answer = self.update(&peer, &session, facts, snapshot);
                 if answer.is_ok() {
-                    self.waiters.look(&self.directory, Some(&session));
+                    self.waiters.look(&self.directory, &session);
                 }
                 let _worker_gone = reply.send(answer);
             }
