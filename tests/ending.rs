@@ -35,7 +35,7 @@ fn who_connects_without_end_does_not_keep_the_daemon_from_ending() {
         })
         .collect();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        until("they knock", || place.log_text().contains("gone without a word").then_some(()));
+        until("they knock", || place.log_text().contains("only counted").then_some(()));
         place.signal_daemon(Signal::SIGTERM);
         place.wait_daemon()
     }));
