@@ -136,16 +136,26 @@ impl ConnectionId {
 }
 
 impl CredentialId {
-    /// A new random credential id.
+    /// A new random credential id, of which no command line takes the text for an option.
     pub fn random() -> Self {
-        Self(random())
+        Self(random_without_dash())
     }
 }
 
 impl SessionId {
-    /// A new random session id.
+    /// A new random session id, of which no command line takes the text for an option.
     pub fn random() -> Self {
-        Self(random())
+        Self(random_without_dash())
+    }
+}
+
+/// 16 random bytes whose base64url does not begin with `-`: one draw in 64 is thrown away.
+fn random_without_dash() -> [u8; 16] {
+    loop {
+        let bytes = random();
+        if !base64url(&bytes).starts_with('-') {
+            return bytes;
+        }
     }
 }
 
@@ -205,6 +215,14 @@ mod tests {
             ["", "AAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAA==", "AAAAAAAAAAAAAAAAAAAA+/"]
         {
             assert_eq!(text.parse::<SessionId>(), Err(NotAName), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_id_of_ours_never_looks_like_an_option() {
+        for _ in 0..2_000 {
+            assert!(!CredentialId::random().to_string().starts_with('-'));
+            assert!(!SessionId::random().to_string().starts_with('-'));
         }
     }
 

@@ -557,31 +557,3 @@ fn an_operator_that_is_revoked_while_it_enrols_makes_nothing_behind_the_answer()
         assert!(stored() == then, "round {round}: something was stored after the revocation was answered");
     }
 }
-
-#[test]
-fn a_file_that_is_full_of_credentials_has_room_for_a_revocation() {
-    let mut place = Place::with_daemon(&[]);
-    let mut operator = Operator::connect(&place);
-    let target = operator.enroll(&place, "caller", &json!({}));
-    let mut enrol = |scopes: usize| {
-        let public_key = base64(&Key::random().public());
-        let scopes = vec!["session.list"; scopes];
-        let wanted = json!({"public_key": public_key, "label": "x", "role": "caller", "scopes": scopes});
-        operator.0.call("credential.enroll", &wanted, None).is_ok()
-    };
-    while enrol(4_000) {}
-    // As near to the ceiling as it goes: a scope is a line of 24 bytes.
-    let (mut fits, mut too_many) = (0, 4_000);
-    while too_many - fits > 1 {
-        let middle = usize::midpoint(fits, too_many);
-        match enrol(middle) {
-            true => (fits, too_many) = (0, too_many - middle),
-            false => too_many = middle,
-        }
-    }
-    operator.revoke(&target.id).unwrap();
-    place.signal_daemon(nix::sys::signal::Signal::SIGTERM);
-    place.wait_daemon();
-    place.start_daemon(&[]);
-    assert_eq!(Peer::hello(&target.identity).err(), Some(Refused::Sealed("revoked".to_owned())));
-}

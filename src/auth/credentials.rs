@@ -323,9 +323,12 @@ fn is_open(record: &Record) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::ids::random;
     use std::time::Duration;
+
+    use super::*;
+    use crate::auth::gate::Authority;
+    use crate::ids::random;
+    use crate::wire::methods::Scopes;
 
     #[test]
     fn an_expiry_that_is_stored_costs_a_sweep_no_look_at_the_records() {
@@ -345,5 +348,42 @@ mod tests {
         assert_eq!(swept.recv_timeout(Duration::from_secs(10)), Ok(false));
         drop(held);
         thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_full_takes_no_credential_and_has_room_for_every_revocation() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Dir::create(&scratch.path().join("d")).unwrap();
+        let now = jiff::Timestamp::now();
+        let mut records =
+            Records::first([(Role::Operator, PublicKey(random())), (Role::Caller, PublicKey(random()))], now);
+        let (operator, target) = (records.credentials[0].clone(), records.credentials[1].credential);
+        // Between the ceiling for a new record and that of the file.
+        let filler = Record { label: "x".repeat(5_300), ..records.credentials[1].clone() };
+        records.credentials.extend((0..2_900).map(|_| Record {
+            credential: CredentialId::random(),
+            public_key: PublicKey(random()),
+            default: false,
+            ..filler.clone()
+        }));
+        document::write(&folder, FILE, MAX_BYTES, VERSION, &records).unwrap();
+        let credentials = Credentials::load(folder.try_clone().unwrap(), &Limits::default()).unwrap();
+        let asked = Enrolment {
+            public_key: PublicKey(random()),
+            label: "x".to_owned(),
+            role: Role::Caller,
+            scopes: ScopeList::Row,
+            sessions: None,
+            commands: None,
+            expires: None,
+            replaces: None,
+        };
+        let operator = credentials.find(operator.public_key.fingerprint()).unwrap();
+        let authority = Authority::new(operator, Scopes::row(Role::Operator));
+        let refused = credentials.enroll(authority.admit_delivery().unwrap(), asked).unwrap_err();
+        assert_eq!((refused.code, refused.resource), (Code::Busy, Some("credentials")));
+        credentials.revoke(authority.admit_delivery().unwrap(), target).unwrap();
+        let stored: Records = document::read(&folder, FILE, MAX_BYTES, VERSION).unwrap();
+        assert!(stored.credentials.iter().find(|record| record.credential == target).unwrap().revoked.is_some());
     }
 }

@@ -179,6 +179,18 @@ impl Place {
         found
     }
 
+    /// Every `usherd`, launchers too, that was given this directory or one in it.
+    pub fn usherds(&self) -> Vec<u32> {
+        let given = format!("USHER_DIR={}", self.path().display());
+        let is_ours = |pid: &u32| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name == "usherd\n" && environment.split(|byte| *byte == 0).any(|one| one.starts_with(given.as_bytes()))
+        };
+        let names = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| name.to_str()?.parse().ok()).filter(is_ours).collect()
+    }
+
     /// As `kill -9`, however they were started; returns when the lock is free.
     pub fn kill_daemons(&self) {
         for pid in self.daemons() {
@@ -203,9 +215,12 @@ impl Drop for Place {
             let _ended_already = daemon.kill();
             let _status = daemon.wait();
         }
-        for pid in self.daemons() {
-            let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
-            let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        // A launcher on its way would find the place free, so it is looked for until there is none.
+        while let pids @ [_, ..] = self.usherds().as_slice() {
+            for pid in pids {
+                let pid = nix::unistd::Pid::from_raw(i32::try_from(*pid).unwrap());
+                let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
         }
         if std::thread::panicking() {
             eprintln!("--- log of {}:\n{}", self.path().display(), self.log_text());
