@@ -181,14 +181,20 @@ impl Place {
 
     /// Every `usherd`, launchers too, that was given this directory or one in it.
     pub fn usherds(&self) -> Vec<u32> {
-        let given = format!("USHER_DIR={}", self.path().display());
-        let is_ours = |pid: &u32| {
+        let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        self.processes().into_iter().filter(|pid| name(pid) == "usherd\n").collect()
+    }
+
+    /// Every process whose environment names this directory: what a run that was killed leaves running, too.
+    fn processes(&self) -> Vec<u32> {
+        let path = self.path().as_os_str().as_encoded_bytes();
+        let names_it = |pid: &u32| {
             let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name == "usherd\n" && environment.split(|byte| *byte == 0).any(|one| one.starts_with(given.as_bytes()))
+            environment.windows(path.len()).any(|window| window == path)
         };
         let names = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
-        names.filter_map(|name| name.to_str()?.parse().ok()).filter(is_ours).collect()
+        let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+        pids.filter(|pid| *pid != std::process::id()).filter(names_it).collect()
     }
 
     /// As `kill -9`, however they were started; returns when the lock is free.
@@ -215,8 +221,8 @@ impl Drop for Place {
             let _ended_already = daemon.kill();
             let _status = daemon.wait();
         }
-        // A launcher on its way would find the place free, so it is looked for until there is none.
-        while let pids @ [_, ..] = self.usherds().as_slice() {
+        // A launcher on its way would find the place free, so they are looked for until there is none.
+        while let pids @ [_, ..] = self.processes().as_slice() {
             for pid in pids {
                 let pid = nix::unistd::Pid::from_raw(i32::try_from(*pid).unwrap());
                 let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
