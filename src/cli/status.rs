@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::client::{self, ConnectFailure, failure};
 use crate::ids::{CredentialId, Generation};
-use crate::wire::lines::Range;
+use crate::wire::lines::{Range, Role};
 use crate::wire::methods::Method;
 use crate::wire::object;
 use crate::wire::text::escaped;
@@ -81,7 +81,9 @@ const HOLDERS: &[Column] = &[
 /// Shows it; exits 3 without a daemon.
 pub fn main(global: &Global) -> Outcome {
     let target = ask::target(global)?;
-    let mut asker = Asker::connect(&target, Method::DaemonStatus)?;
+    // An operator sees every holder, and gets in when all other places are taken.
+    let role = if global.operator { Role::Operator } else { ask::role_for(&target, Method::DaemonStatus) };
+    let mut asker = Asker::connect_as(&target, role)?;
     let reply = asker.ask(Method::DaemonStatus, &Nothing {})?;
     if global.json {
         #[derive(Serialize)]

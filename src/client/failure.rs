@@ -114,6 +114,10 @@ impl From<ConnectFailure> for Failure {
                 Self::new(Exit::Incompatible, "incompatible", message)
                     .hint("use the usher that belongs to it, or end it with usher stop once nobody needs it")
             }
+            ConnectFailure::Refused(code @ (Code::Revoked | Code::Expired | Code::Unauthenticated)) => {
+                Self::new(code.exit(), code.word(), code.sentence())
+                    .hint("an operator makes another key: usher keys renew ROLE for a default one, else usher keys new")
+            }
             ConnectFailure::Refused(code) => Self::new(code.exit(), code.word(), code.sentence()),
             ConnectFailure::Lost => Self::new(
                 Code::ConnectionLost.exit(),
