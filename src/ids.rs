@@ -136,16 +136,26 @@ impl ConnectionId {
 }
 
 impl CredentialId {
-    /// A new random credential id.
+    /// A new random credential id, of which no command line takes the text for an option.
     pub fn random() -> Self {
-        Self(random())
+        Self(random_without_dash())
     }
 }
 
 impl SessionId {
-    /// A new random session id.
+    /// A new random session id, of which no command line takes the text for an option.
     pub fn random() -> Self {
-        Self(random())
+        Self(random_without_dash())
+    }
+}
+
+/// 16 random bytes whose base64url does not begin with `-`: one draw in 64 is thrown away.
+fn random_without_dash() -> [u8; 16] {
+    loop {
+        let bytes = random();
+        if !base64url(&bytes).starts_with('-') {
+            return bytes;
+        }
     }
 }
 
@@ -163,6 +173,28 @@ impl PublicKey {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest.as_ref());
         Fingerprint(bytes)
+    }
+}
+
+/// The y coordinates of the points whose order divides 8, in every encoding (RFC 8032, section 5.1.2; the sign is not
+/// looked at). A signature under such a key can be made without a secret.
+const SMALL_ORDER: [&[u8; 64]; 7] = [
+    b"0000000000000000000000000000000000000000000000000000000000000000",
+    b"0100000000000000000000000000000000000000000000000000000000000000",
+    b"26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    b"c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    b"ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    b"edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    b"eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+];
+
+impl PublicKey {
+    /// Whether the point is one of the few that are no key.
+    pub fn has_small_order(&self) -> bool {
+        let mut y = self.0;
+        y[31] &= 0x7f;
+        let text = data_encoding::HEXLOWER.encode(&y);
+        SMALL_ORDER.iter().any(|point| text.as_bytes() == *point)
     }
 }
 
@@ -184,6 +216,23 @@ mod tests {
         {
             assert_eq!(text.parse::<SessionId>(), Err(NotAName), "{text}");
         }
+    }
+
+    #[test]
+    fn an_id_of_ours_never_looks_like_an_option() {
+        for _ in 0..2_000 {
+            assert!(!CredentialId::random().to_string().starts_with('-'));
+            assert!(!SessionId::random().to_string().starts_with('-'));
+        }
+    }
+
+    #[test]
+    fn a_point_of_small_order_is_no_key() {
+        assert!(PublicKey([0; 32]).has_small_order());
+        let mut minus_one = [0xff; 32];
+        minus_one[0] = 0xec;
+        assert!(PublicKey(minus_one).has_small_order(), "with either sign");
+        assert!(!PublicKey([1; 32]).has_small_order());
     }
 
     #[test]

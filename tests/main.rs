@@ -4,11 +4,14 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper that fails is a test that fails")]
 
+mod bounds;
 mod cli;
+mod ending;
 mod files;
 mod handshake;
 mod interop;
 mod load;
+mod operators;
 mod project;
 mod rendezvous;
 mod revocation;

@@ -535,3 +535,25 @@ fn a_credential_that_is_renewed_in_time_goes_on_and_one_that_has_ended_does_not(
     operator.revoke(&id).unwrap();
     assert_eq!(operator.0.call("credential.renew", &json!({ "credential": id }), None).unwrap_err().code, "revoked");
 }
+
+#[test]
+fn an_operator_that_is_revoked_while_it_enrols_makes_nothing_behind_the_answer() {
+    let place = Place::with_daemon(&[]);
+    let mut operator = Operator::connect(&place);
+    for round in 0..5 {
+        let rogue = operator.enroll(&place, "operator", &json!({}));
+        let peers: Vec<_> = (0..8).map(|_| Peer::connect(&rogue.identity)).collect();
+        for peer in &peers {
+            for _ in 0..20 {
+                let public_key = base64(&Key::random().public());
+                let wanted = json!({"public_key": public_key, "label": "late", "role": "operator", "scopes": "row"});
+                peer.request("credential.enroll", &wanted, None);
+            }
+        }
+        operator.revoke(&rogue.id).unwrap();
+        let stored = || std::fs::read(place.path().join("credentials.json")).unwrap();
+        let then = stored();
+        until("the others are gone", || (operator.status()["connections"]["open"] == 1).then_some(()));
+        assert!(stored() == then, "round {round}: something was stored after the revocation was answered");
+    }
+}

@@ -2,18 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
 use crate::account::Pool;
 use crate::ids::{ConnectionId, CredentialId, PublicKey};
 use crate::limits::Limits;
-use crate::wire::codes::Code;
+use crate::wire::codes::{Code, Refusal};
 use crate::wire::lines::Role;
 
 use super::gate::{End, Gate};
 use super::grant::Grant;
+use super::record::Record;
 
 /// A connection, as far as revocation needs it.
 pub trait Cut: Send + Sync {
@@ -81,6 +82,8 @@ pub struct Credential {
     pub grant: Grant,
     /// What everything of it passes.
     pub gate: Gate,
+    /// Whether its record says that it has expired.
+    pub expiry_is_stored: AtomicBool,
     /// What it holds.
     pub shares: Shares,
     connections: Mutex<HashMap<ConnectionId, Arc<dyn Cut>>>,
@@ -92,37 +95,25 @@ impl std::fmt::Debug for Credential {
     }
 }
 
-/// What a new credential is made of.
-pub struct Parts {
-    /// See [`Credential`].
-    pub id: CredentialId,
-    /// See [`Credential`].
-    pub label: String,
-    /// See [`Credential`].
-    pub role: Role,
-    /// See [`Credential`].
-    pub public_key: PublicKey,
-    /// See [`Credential`].
-    pub grant: Grant,
-    /// See [`Credential`].
-    pub gate: Gate,
-    /// Whether it gets whole totals.
-    pub is_default: bool,
-}
-
 impl Credential {
-    /// Without connections.
-    pub fn new(parts: Parts, limits: &Limits) -> Arc<Self> {
-        Arc::new(Self {
-            id: parts.id,
-            label: parts.label,
-            role: parts.role,
-            public_key: parts.public_key,
-            grant: parts.grant,
-            gate: parts.gate,
-            shares: Shares::new(limits, parts.is_default),
+    /// From its record, without connections; refused where the record's grant is not one.
+    pub fn new(record: &Record, limits: &Limits) -> Result<Arc<Self>, Refusal> {
+        let end = match (record.revoked, record.expired) {
+            (Some(_), _) => Some(End::Revoked),
+            (None, Some(_)) => Some(End::Expired),
+            (None, None) => None,
+        };
+        Ok(Arc::new(Self {
+            id: record.credential,
+            label: record.label.clone(),
+            role: record.role,
+            public_key: record.public_key,
+            grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
+            gate: Gate::new(end, record.expires),
+            expiry_is_stored: AtomicBool::new(record.expired.is_some()),
+            shares: Shares::new(limits, record.default),
             connections: Mutex::new(HashMap::new()),
-        })
+        }))
     }
 
     /// Registers a connection for cutting. Whoever registers looks at the gate again afterwards: an end that came

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -15,10 +16,9 @@ use crate::wire::methods::Method;
 use crate::wire::selector::Selector;
 use crate::wire::text::is_plain;
 
-use super::credential::{Credential, Parts};
-use super::gate::{End, Gate};
-use super::grant::Grant;
-use super::record::{FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
+use super::credential::Credential;
+use super::gate::{End, Permit};
+use super::record::{ENROL_MAX_BYTES, FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
 
 /// What an operator asks to enrol.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Credentials {
         let records: Records = document::read(&folder, FILE, MAX_BYTES, VERSION)?;
         let mut live = Live::default();
         for record in &records.credentials {
-            let credential = credential(record, limits).map_err(|refusal| {
+            let credential = Credential::new(record, limits).map_err(|refusal| {
                 StoreError::new(folder.path().join(FILE), Problem::Corrupt(refusal.object().message))
             })?;
             live.insert(credential);
@@ -86,8 +86,9 @@ impl Credentials {
         records.credentials.iter().map(|r| (r.clone(), live.by_id.get(&r.credential).cloned())).collect()
     }
 
-    /// Makes a record; with `replaces` the old default's record is revoked in the same write.
-    pub fn enroll(&self, asked: Enrolment) -> Result<CredentialId, Refusal> {
+    /// Makes a record; with `replaces` the old default's record is revoked in the same write. The operator's permit is held
+    /// until the record counts, and given up before a gate is closed.
+    pub fn enroll(&self, permit: Permit<'_>, asked: Enrolment) -> Result<CredentialId, Refusal> {
         let now = jiff::Timestamp::now();
         if asked.label.is_empty() || asked.label.len() > LABEL_MAX_BYTES || !is_plain(&asked.label) {
             return Err(Refusal::invalid(format!(
@@ -97,6 +98,9 @@ impl Credentials {
         if asked.expires.is_some_and(|expires| expires <= now) {
             return Err(Refusal::invalid("expires lies in the past"));
         }
+        if asked.public_key.has_small_order() {
+            return Err(Refusal::invalid("public_key is one for which anybody can make signatures"));
+        }
         let mut records = self.records.lock();
         let mut changed = records.clone();
         let usable = |record: &Record| record.revoked.is_none() && record.expired.is_none();
@@ -104,9 +108,9 @@ impl Credentials {
             return Err(Code::AlreadyEnrolled.into());
         }
         if changed.credentials.len() >= CREDENTIALS_MAX {
-            return Err(
-                Refusal::busy("credentials").hint("stop the daemon and set old records of credentials.json aside")
-            );
+            // Of one that has ended only the word `revoked` is lost: without its record a key is not let in either.
+            let ended = changed.credentials.iter().position(|record| !usable(record)).ok_or_else(no_room)?;
+            changed.credentials.remove(ended);
         }
         if let Some(replaced) = asked.replaces {
             let old = changed.credentials.iter_mut().find(|record| record.credential == replaced && record.default);
@@ -131,14 +135,18 @@ impl Credentials {
             revoked: None,
             expired: None,
         };
-        let new = credential(&record, &self.limits)?;
+        let new = Credential::new(&record, &self.limits)?;
         changed.credentials.push(record);
         keeps_operators(&records, &changed)?;
-        self.store(&changed)?;
+        self.store(&changed, ENROL_MAX_BYTES).map_err(|error| match error.problem() {
+            Problem::TooLarge { .. } => no_room(),
+            _ => not_stored(&error),
+        })?;
         *records = changed;
         let id = new.id;
         self.live.write().insert(new);
         drop(records);
+        drop(permit);
         if let Some(old) = asked.replaces.and_then(|id| self.live.read().by_id.get(&id).cloned()) {
             old.end(End::Revoked);
         }
@@ -146,14 +154,16 @@ impl Credentials {
     }
 
     /// Ends a credential: on disk, then at its gate, then its connections. When this returns nothing of it takes effect
-    /// and no byte is written to it. The caller must hold no permit of any credential.
-    pub fn revoke(&self, id: CredentialId) -> Result<(String, usize), Refusal> {
+    /// and no byte is written to it. The operator's permit is held until the disk has it, and given up before the gate is
+    /// closed; the caller must hold no other.
+    pub fn revoke(&self, permit: Permit<'_>, id: CredentialId) -> Result<(String, usize), Refusal> {
         let stored = self.change(id, |records, position| {
             let before = records.clone();
             let target = &mut records.credentials[position];
             target.revoked = target.revoked.or(Some(jiff::Timestamp::now()));
             keeps_operators(&before, records)
         });
+        drop(permit);
         // When the disk refuses, the credential is ended for this run all the same, and the refusal says so.
         match stored {
             Err(refusal) if ![Code::Internal, Code::Busy].contains(&refusal.code) => return Err(refusal),
@@ -214,6 +224,9 @@ impl Credentials {
         if credential.connected() > 0 {
             credential.end(End::Expired);
         }
+        if credential.expiry_is_stored.load(SeqCst) {
+            return;
+        }
         let mut fresh = true;
         let stored = self.change(credential.id, |records, position| {
             let target = &mut records.credentials[position];
@@ -222,8 +235,12 @@ impl Credentials {
             Ok(())
         });
         match stored {
-            Ok(()) if fresh => log::info!("credential {} has expired", credential.id),
-            Ok(()) => {}
+            Ok(()) => {
+                credential.expiry_is_stored.store(true, SeqCst);
+                if fresh {
+                    log::info!("credential {} has expired", credential.id);
+                }
+            }
             Err(refusal) => log::warn!("credential {} has expired: {}", credential.id, refusal.object().message),
         }
     }
@@ -240,19 +257,14 @@ impl Credentials {
         let mut changed = records.clone();
         change(&mut changed, position)?;
         if changed != *records {
-            self.store(&changed)?;
+            self.store(&changed, MAX_BYTES).map_err(|error| not_stored(&error))?;
             *records = changed;
         }
         Ok(())
     }
 
-    fn store(&self, records: &Records) -> Result<(), Refusal> {
-        document::write(&self.folder, FILE, MAX_BYTES, VERSION, records).map_err(|error| {
-            log::error!("{error}");
-            // A full disk is a limit like any other, and no bug of ours.
-            let refusal = if error.is_full() { Refusal::busy("disk") } else { Code::Internal.into() };
-            refusal.message(error.to_string())
-        })
+    fn store(&self, records: &Records, max_bytes: u64) -> Result<(), StoreError> {
+        document::write(&self.folder, FILE, max_bytes, VERSION, records)
     }
 }
 
@@ -294,24 +306,84 @@ fn may_enroll(record: &Record) -> bool {
     }
 }
 
+fn no_room() -> Refusal {
+    Refusal::busy("credentials").hint("revoke credentials that nobody uses: ended ones make room")
+}
+
+fn not_stored(error: &StoreError) -> Refusal {
+    log::error!("{error}");
+    // A full disk is a limit like any other, and no bug of ours.
+    let refusal = if error.is_full() { Refusal::busy("disk") } else { Code::Internal.into() };
+    refusal.message(error.to_string())
+}
+
 fn is_open(record: &Record) -> bool {
     record.expired.is_none() && record.expires.is_none_or(|expires| expires > jiff::Timestamp::now())
 }
 
-fn credential(record: &Record, limits: &Limits) -> Result<Arc<Credential>, Refusal> {
-    let end = match (record.revoked, record.expired) {
-        (Some(_), _) => Some(End::Revoked),
-        (None, Some(_)) => Some(End::Expired),
-        (None, None) => None,
-    };
-    let parts = Parts {
-        id: record.credential,
-        label: record.label.clone(),
-        role: record.role,
-        public_key: record.public_key,
-        grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
-        gate: Gate::new(end, record.expires),
-        is_default: record.default,
-    };
-    Ok(Credential::new(parts, limits))
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::auth::gate::Authority;
+    use crate::ids::random;
+    use crate::wire::methods::Scopes;
+
+    #[test]
+    fn an_expiry_that_is_stored_costs_a_sweep_no_look_at_the_records() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Dir::create(&scratch.path().join("d")).unwrap();
+        let past = jiff::Timestamp::from_second(1).unwrap();
+        let mut records = Records::first([(Role::Caller, PublicKey(random()))], past);
+        records.credentials[0].expires = Some(past);
+        document::write(&folder, FILE, MAX_BYTES, VERSION, &records).unwrap();
+        let credentials = Arc::new(Credentials::load(folder, &Limits::default()).unwrap());
+        assert!(!credentials.sweep());
+        assert!(credentials.list()[0].0.expired.is_some());
+        let held = credentials.records.lock();
+        let (done, swept) = crossbeam_channel::bounded(1);
+        let sweeping = Arc::clone(&credentials);
+        let thread = crate::threads::spawn("test", move || done.send(sweeping.sweep())).unwrap();
+        assert_eq!(swept.recv_timeout(Duration::from_secs(10)), Ok(false));
+        drop(held);
+        thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_full_takes_no_credential_and_has_room_for_every_revocation() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Dir::create(&scratch.path().join("d")).unwrap();
+        let now = jiff::Timestamp::now();
+        let mut records =
+            Records::first([(Role::Operator, PublicKey(random())), (Role::Caller, PublicKey(random()))], now);
+        let (operator, target) = (records.credentials[0].clone(), records.credentials[1].credential);
+        // Between the ceiling for a new record and that of the file.
+        let filler = Record { label: "x".repeat(5_300), ..records.credentials[1].clone() };
+        records.credentials.extend((0..2_900).map(|_| Record {
+            credential: CredentialId::random(),
+            public_key: PublicKey(random()),
+            default: false,
+            ..filler.clone()
+        }));
+        document::write(&folder, FILE, MAX_BYTES, VERSION, &records).unwrap();
+        let credentials = Credentials::load(folder.try_clone().unwrap(), &Limits::default()).unwrap();
+        let asked = Enrolment {
+            public_key: PublicKey(random()),
+            label: "x".to_owned(),
+            role: Role::Caller,
+            scopes: ScopeList::Row,
+            sessions: None,
+            commands: None,
+            expires: None,
+            replaces: None,
+        };
+        let operator = credentials.find(operator.public_key.fingerprint()).unwrap();
+        let authority = Authority::new(operator, Scopes::row(Role::Operator));
+        let refused = credentials.enroll(authority.admit_delivery().unwrap(), asked).unwrap_err();
+        assert_eq!((refused.code, refused.resource), (Code::Busy, Some("credentials")));
+        credentials.revoke(authority.admit_delivery().unwrap(), target).unwrap();
+        let stored: Records = document::read(&folder, FILE, MAX_BYTES, VERSION).unwrap();
+        assert!(stored.credentials.iter().find(|record| record.credential == target).unwrap().revoked.is_some());
+    }
 }

@@ -29,6 +29,9 @@ impl Grant {
     ) -> Result<Self, Refusal> {
         let scopes = match scopes {
             ScopeList::Row => Scopes::row(role),
+            ScopeList::Named(names) if names.len() > GRANT_LIST_MAX => {
+                return Err(Refusal::invalid(format!("a grant lists at most {GRANT_LIST_MAX} scopes")));
+            }
             ScopeList::Named(names) => {
                 let mut set = Scopes::default();
                 for name in names {

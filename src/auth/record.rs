@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ids::{CredentialId, PublicKey};
+use crate::limits::CREDENTIALS_MAX;
 use crate::wire::lines::Role;
 use crate::wire::object;
 use crate::wire::selector::Selector;
@@ -13,6 +14,9 @@ pub const FILE: &str = "credentials.json";
 pub const VERSION: u32 = 1;
 /// Its ceiling: every record there may be, at its largest usual size.
 pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+/// The ceiling for a new record: every record there may be has room left for its `expires`, `expired` and `revoked`, so that
+/// whoever may enrol cannot keep a revocation off the disk.
+pub const ENROL_MAX_BYTES: u64 = MAX_BYTES - 192 * CREDENTIALS_MAX as u64;
 
 /// `"row"`, or names of methods.
 #[derive(Debug, Clone, PartialEq, Eq)]

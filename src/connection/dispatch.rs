@@ -14,7 +14,6 @@ use crate::route::directory::Session;
 use crate::route::lane::{Lane, NeverIssued, Outcome};
 use crate::route::peer::{Peer, Place};
 use crate::wire::codes::{Code, Delivery, ErrorObject, Refusal};
-use crate::wire::lines::Role;
 use crate::wire::message::{self, Header};
 use crate::wire::methods::{self, Method};
 use crate::wire::text::escaped_lines;
@@ -223,10 +222,9 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Whether grants narrow what this peer sees.
+    /// Whether no grant narrows what this peer sees.
     pub fn sees_all(&self) -> bool {
-        let authority = self.peer.authority();
-        authority.role() == Role::Operator || authority.credential().grant.selects_all()
+        self.peer.authority().credential().grant.selects_all()
     }
 }
 

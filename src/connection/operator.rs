@@ -1,5 +1,6 @@
 //! Methods of operators, the frozen ones of protocol 0 among them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crossbeam_channel::bounded;
@@ -13,6 +14,7 @@ use crate::registry::report::{Report, StopReason};
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::lines::Role;
 use crate::wire::message;
+use crate::wire::methods::Method;
 use crate::wire::object;
 use crate::wire::selector::Selector;
 
@@ -184,9 +186,7 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
     let asked: Enroll = message::params(request.params)?;
     let fingerprint = asked.public_key.fingerprint();
     let receipt = request.receipt(asked.receipt);
-    // `replaces` ends a credential, perhaps this one: nothing may be held.
-    drop(permit);
-    let credential = on.hub.credentials.enroll(Enrolment {
+    let enrolment = Enrolment {
         public_key: asked.public_key,
         label: asked.label,
         role: asked.role,
@@ -195,7 +195,8 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
         commands: asked.commands,
         expires: asked.expires,
         replaces: asked.replaces,
-    })?;
+    };
+    let credential = on.hub.credentials.enroll(permit, enrolment)?;
     log::info!("credential {credential} enrolled by {}", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
     Ok(())
@@ -203,8 +204,7 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
 
 pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Named { credential, receipt } = message::params(request.params)?;
-    drop(permit);
-    let (label, cut) = on.hub.credentials.revoke(credential)?;
+    let (label, cut) = on.hub.credentials.revoke(permit, credential)?;
     log::info!("credential {credential} revoked by {}, {cut} connections cut", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Revoked { credential, label, cut }, None, request.receipt(receipt));
     Ok(())
@@ -221,15 +221,16 @@ pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, reque
 pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     on.hub.draining.store(true, SeqCst);
-    let sessions = on.hub.directory.len() as u64;
+    let sessions = on.hub.directory.select(&Selector::default(), on.peer.authority(), 0).len() as u64;
     let receipt = request.receipt(receipt);
     // Answered first: with no session the daemon ends at once.
     let _gone = match on.protocol {
         0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
         _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),
     };
+    // The registry looks at the gate again.
     drop(permit);
-    on.hub.report(Report::Drain);
+    on.hub.report(Report::Drain { peer: Arc::clone(on.peer) });
     Ok(())
 }
 
@@ -241,8 +242,10 @@ pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
     let receipt = request.receipt(receipt);
     drop(permit);
     let (reply, answer) = bounded(1);
-    on.hub.report(Report::Stop { force, reply });
+    on.hub.report(Report::Stop { peer: Arc::clone(on.peer), force, reply });
     let sessions = answer.recv().map_err(|_| Code::ShuttingDown)??;
+    // Whoever was revoked while the registry was asked stops nothing.
+    let _permit = on.peer.authority().admit(Method::DaemonStop)?;
     let _gone = match on.protocol {
         0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
         _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),

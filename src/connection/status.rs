@@ -77,7 +77,7 @@ impl ZeroStatus {
             generation: on.hub.generation,
             build: on.hub.build.clone(),
             protocol: Range::OURS,
-            sessions: on.hub.directory.len(),
+            sessions: on.hub.directory.select(&Selector::default(), on.peer.authority(), 0).len(),
             draining: on.hub.draining.load(SeqCst),
         }
     }

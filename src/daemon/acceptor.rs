@@ -22,6 +22,9 @@ use super::workers::{Job, Workers};
 /// How long the acceptor pauses when the system has no descriptor for the next connection.
 const PAUSE_MS: u16 = 100;
 
+/// Connections that are taken between two looks at the end: whoever connects without end must not keep the daemon from it.
+const BATCH: usize = 64;
+
 /// How often a socket that has vanished is bound again when that failed: nobody tells when the path is free.
 const AGAIN_MS: u16 = 500;
 
@@ -76,7 +79,7 @@ impl Accepting {
             match self.wait() {
                 Woken::End => return (self.listener, self.workers),
                 Woken::Folder => self.bind_again(),
-                Woken::Listener => self.accept_all(),
+                Woken::Listener => self.accept_some(),
             }
         }
     }
@@ -101,8 +104,8 @@ impl Accepting {
         }
     }
 
-    fn accept_all(&mut self) {
-        loop {
+    fn accept_some(&mut self) {
+        for _ in 0..BATCH {
             match self.listener.accept() {
                 Ok(socket) => self.take(socket),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

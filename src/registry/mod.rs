@@ -23,6 +23,7 @@ use crate::route::peer::Peer;
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
+use crate::wire::selector::Selector;
 
 use report::{Register, Report, Stop, StopReason, Update};
 use table::Table;
@@ -88,14 +89,14 @@ impl Registry {
                 let reply = register.reply.clone();
                 let answer = self.register(register);
                 if let Ok(session) = &answer {
-                    self.waiters.look(&self.directory, Some(session));
+                    self.waiters.look(&self.directory, session);
                 }
                 let _worker_gone = reply.send(answer);
             }
             Report::Update(Update { peer, session, facts, snapshot, reply }) => {
                 let answer = self.update(&peer, &session, facts, snapshot);
                 if answer.is_ok() {
-                    self.waiters.look(&self.directory, Some(&session));
+                    self.waiters.look(&self.directory, &session);
                 }
                 let _worker_gone = reply.send(answer);
             }
@@ -106,26 +107,35 @@ impl Registry {
             }
             Report::CancelWait { connection, request } => self.waiters.cancel(connection, request),
             Report::Tick => self.tick(Instant::now()),
-            Report::Drain => {
-                self.table.drain();
-                self.leave_if_drained();
-            }
-            Report::Stop { force, reply } => {
-                let sessions = self.directory.all();
-                let answer = if force || sessions.is_empty() {
+            Report::Drain { peer } => {
+                if let Ok(_permit) = peer.authority().admit(Method::DaemonDrain) {
                     self.table.drain();
-                    Ok(sessions.len() as u64)
-                } else {
-                    let named = directory::named(sessions.iter());
-                    let count = sessions.len();
-                    let text = format!("{count} session{} registered", if count == 1 { " is" } else { "s are" });
-                    Err(Refusal { sessions: named, ..Code::SessionsLive.into() }
-                        .message(text)
-                        .hint("end them, or usher stop --force"))
-                };
+                    self.leave_if_drained();
+                }
+            }
+            Report::Stop { peer, force, reply } => {
+                let answer = self.stop(&peer, force);
                 let _worker_gone = reply.send(answer);
             }
         }
+    }
+
+    /// No new sessions from here on, if the daemon may end. How many there are.
+    fn stop(&mut self, peer: &Peer, force: bool) -> Result<u64, Refusal> {
+        let _permit = peer.authority().admit(Method::DaemonStop)?;
+        // Others bar the way as well, but are not told.
+        let seen = self.directory.select(&Selector::default(), peer.authority(), 0);
+        if force || self.directory.len() == 0 {
+            self.table.drain();
+            return Ok(seen.len() as u64);
+        }
+        let text = match seen.len() {
+            0 => "sessions are registered".to_owned(),
+            1 => "1 session is registered".to_owned(),
+            count => format!("{count} sessions are registered"),
+        };
+        let refusal = Refusal { sessions: directory::named(seen.iter()), ..Code::SessionsLive.into() };
+        Err(refusal.message(text).hint("end them, or usher stop --force"))
     }
 
     fn register(&mut self, register: Register) -> Result<Arc<Session>, Refusal> {
@@ -170,6 +180,7 @@ impl Registry {
         if self.table.remove(id, connection) {
             if let Some(session) = self.directory.remove(id) {
                 session.lane.end(Code::SessionLost);
+                session.release();
             }
             self.leave_if_drained();
         }

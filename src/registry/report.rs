@@ -38,9 +38,14 @@ pub enum Report {
     /// The clock rang.
     Tick,
     /// No new sessions; end with the last one.
-    Drain,
+    Drain {
+        /// Who says so.
+        peer: Arc<Peer>,
+    },
     /// May the daemon end? With sessions only by force.
     Stop {
+        /// Who asks.
+        peer: Arc<Peer>,
         /// Even with sessions.
         force: bool,
         /// How many there are.

@@ -34,35 +34,18 @@ impl Waiters {
     pub fn add(&mut self, wait: Wait, streams: &Arc<Pool>, directory: &Directory) {
         let shares = &wait.peer.authority().credential().shares;
         match Charge::take(streams, &shares.streams, 1) {
-            Ok(charge) => self.0.push(Waiter { wait, _charge: charge }),
+            Ok(charge) if waits_on(&wait, directory) => self.0.push(Waiter { wait, _charge: charge }),
+            Ok(_answered) => {}
             Err(full) => refuse(&wait, &busy(full)),
         }
-        self.look(directory, None);
     }
 
-    /// Answers those whose session is there now; with `changed` only that one can be new.
-    pub fn look(&mut self, directory: &Directory, changed: Option<&Arc<Session>>) {
+    /// Answers those whose session is there now: only `changed` can be new.
+    pub fn look(&mut self, directory: &Directory, changed: &Session) {
         self.0.retain(|waiter| {
             let wait = &waiter.wait;
-            if changed.is_some_and(|session| {
-                !directory
-                    .select(&wait.selector, wait.peer.authority(), session.order)
-                    .iter()
-                    .any(|found| found.id == session.id)
-            }) {
-                return true;
-            }
-            match directory.resolve(&wait.selector, wait.peer.authority()) {
-                Ok(session) => {
-                    answer(wait, session.row(wait.peer.authority()));
-                    false
-                }
-                Err(refusal) if refusal.code == Code::SessionNotFound => true,
-                Err(refusal) => {
-                    refuse(wait, &refusal);
-                    false
-                }
-            }
+            let found = directory.select(&wait.selector, wait.peer.authority(), changed.order);
+            !found.iter().any(|session| session.id == changed.id) || waits_on(wait, directory)
         });
     }
 
@@ -99,6 +82,16 @@ impl Waiters {
             refuse(&wait, &code.into());
         }
     }
+}
+
+/// Answers a wait if that can be done now; whether it has to go on.
+fn waits_on(wait: &Wait, directory: &Directory) -> bool {
+    match directory.resolve(&wait.selector, wait.peer.authority()) {
+        Ok(session) => answer(wait, session.row(wait.peer.authority())),
+        Err(refusal) if refusal.code == Code::SessionNotFound => return true,
+        Err(refusal) => refuse(wait, &refusal),
+    }
+    false
 }
 
 fn answer(wait: &Wait, session: Row) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::account::Charge;
 use crate::auth::gate::Authority;
@@ -40,7 +40,7 @@ pub struct Session {
     start: Instant,
     last_seen_ms: AtomicU64,
     stale: Duration,
-    _charge: Charge,
+    charge: Mutex<Option<Charge>>,
 }
 
 impl Session {
@@ -64,7 +64,7 @@ impl Session {
             start: Instant::now(),
             last_seen_ms: AtomicU64::new(0),
             stale,
-            _charge: charge,
+            charge: Mutex::new(Some(charge)),
         })
     }
 
@@ -84,6 +84,12 @@ impl Session {
         if let Some(snapshot) = snapshot {
             *self.snapshot.write() = Some(Arc::new(snapshot));
         }
+    }
+
+    /// It has ended and gives back what it held; its producer's worker knows it longer, for answers that come late.
+    pub fn release(&self) {
+        *self.charge.lock() = None;
+        *self.snapshot.write() = None;
     }
 
     /// Its producer was heard.

@@ -24,6 +24,7 @@ use crate::wire::transcript::Hash;
 use super::clock::Clock;
 use super::outbound::Sent;
 use super::peer::{Peer, Place};
+use super::pending::Pending;
 
 /// A command that somebody waits for.
 pub struct Call {
@@ -76,45 +77,6 @@ pub struct LaneBounds {
     pub result_max: u64,
     /// Commands pending anywhere.
     pub pending: Arc<Pending>,
-}
-
-/// How many commands are pending anywhere; tells when the last one ends, once somebody waits for that.
-pub struct Pending {
-    count: AtomicU64,
-    none: (crossbeam_channel::Sender<()>, crossbeam_channel::Receiver<()>),
-}
-
-impl Default for Pending {
-    fn default() -> Self {
-        Self { count: AtomicU64::new(0), none: crossbeam_channel::bounded(1) }
-    }
-}
-
-impl Pending {
-    fn add(&self) {
-        self.count.fetch_add(1, Relaxed);
-    }
-
-    fn sub(&self) {
-        if self.count.fetch_sub(1, Relaxed) == 1 {
-            let _told_already = self.none.0.try_send(());
-        }
-    }
-
-    /// Pending now.
-    pub fn count(&self) -> u64 {
-        self.count.load(Relaxed)
-    }
-
-    /// Waits until none is pending; `false` at the deadline.
-    pub fn wait_none(&self, deadline: Instant) -> bool {
-        while self.count() > 0 {
-            if self.none.1.recv_deadline(deadline).is_err() {
-                return self.count() == 0;
-            }
-        }
-        true
-    }
 }
 
 /// A session's lane.

@@ -9,3 +9,4 @@ pub mod flusher;
 pub mod lane;
 pub mod outbound;
 pub mod peer;
+pub mod pending;

@@ -53,6 +53,9 @@ pub enum Flushed {
     Rest,
 }
 
+/// What keeping a message costs beside its bytes: the entry itself, its flag, and what an allocator adds.
+const KEEPING_BYTES: u64 = 160;
+
 /// A message whose turn has not come, or has come in part.
 struct Rest {
     text: Text,
@@ -139,27 +142,22 @@ impl Outbound {
             return None;
         }
         if !state.rest.is_empty() {
-            let bytes = plaintext.text().len() as u64;
-            return self.keep(state, Text::Plain(plaintext), bytes, false, make_room);
+            return self.keep(state, Text::Plain(plaintext), false, make_room);
         }
         let frame = state.sealer.seal(plaintext.into_frame()).ok()?;
         let from = self.push(&frame, 0).ok()?;
         if from == frame.len() {
             return Some(Accepted::Sent);
         }
-        let bytes = (frame.len() - from) as u64;
-        self.keep(state, Text::Sealed { frame, from }, bytes, true, make_room)
+        self.keep(state, Text::Sealed { frame, from }, true, make_room)
     }
 
-    fn keep(
-        &self,
-        state: &mut State,
-        text: Text,
-        bytes: u64,
-        begins: bool,
-        make_room: impl FnOnce() -> bool,
-    ) -> Option<Accepted> {
-        let charge = self.room(bytes, make_room)?;
+    fn keep(&self, state: &mut State, text: Text, begins: bool, make_room: impl FnOnce() -> bool) -> Option<Accepted> {
+        let held = match &text {
+            Text::Plain(plaintext) => plaintext.capacity(),
+            Text::Sealed { frame, .. } => frame.capacity(),
+        };
+        let charge = self.room(held as u64 + KEEPING_BYTES, make_room)?;
         let sent = Arc::new(AtomicBool::new(false));
         state.rest.push_back(Rest { text, sent: Arc::clone(&sent), charge });
         Some(Accepted::Kept { sent, begins })

@@ -2,14 +2,14 @@
 //!
 //! Each type is one line. Reading checks everything that can be checked without knowing anybody.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ids::{Fingerprint, Generation, Nonce, PublicKey, Signature};
 use crate::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::wire::object;
 
 /// What a peer is on a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Owns a session.
@@ -36,6 +36,14 @@ impl Role {
     /// The role of a word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.word() == word)
+    }
+}
+
+/// As a text alone: serde reads `{"caller":null}` as the same.
+impl<'de> Deserialize<'de> for Role {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let word = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        Self::from_word(&word).ok_or_else(|| serde::de::Error::custom("expected producer, caller or operator"))
     }
 }
 
@@ -335,6 +343,14 @@ mod tests {
             named.client = name.to_owned();
             assert!(read_first(&hello(&named)).is_err(), "{name:?}");
         }
+    }
+
+    #[test]
+    fn a_role_is_a_text() {
+        let line = String::from_utf8(hello(&sample())).unwrap();
+        let as_object = line.replace("\"role\":\"caller\"", "\"role\":{\"caller\":null}");
+        assert_ne!(line, as_object);
+        assert!(read_first(as_object.as_bytes()).is_err());
     }
 
     #[test]

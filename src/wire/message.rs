@@ -166,6 +166,11 @@ impl Plaintext {
         &self.0[crate::limits::FRAME_LENGTH_BYTES..]
     }
 
+    /// Bytes of memory that it takes.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// The bytes that [`frame::Sealer::seal`] takes.
     pub fn into_frame(self) -> Vec<u8> {
         self.0

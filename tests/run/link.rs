@@ -12,22 +12,10 @@ use super::{Window, session, sessions, signal, state};
 /// Ends what runs have started, launchers that are still on their way too: a late one would find the place free.
 fn end_daemons(place: &Place) {
     until("no usherd is left", || {
-        let left = usherds(place);
+        let left = place.usherds();
         left.iter().for_each(|pid| signal(*pid, Signal::SIGTERM));
         left.is_empty().then_some(())
     });
-}
-
-/// Every `usherd` that was given this directory.
-fn usherds(place: &Place) -> Vec<u32> {
-    let given = format!("USHER_DIR={}", place.path().display());
-    let is_ours = |pid: &u32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name == "usherd\n" && environment.split(|byte| *byte == 0).any(|variable| variable == given.as_bytes())
-    };
-    let names = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
-    names.filter_map(|name| name.to_str()?.parse().ok()).filter(is_ours).collect()
 }
 
 #[test]

@@ -157,12 +157,17 @@ impl Place {
         code(status)
     }
 
-    /// Every process that has this directory's lock file open: the daemon, however it was started.
+    /// Every daemon that has this directory's lock file open, however it was started. A process that a test is forking at
+    /// this moment has all that the tests have open, and is none.
     pub fn daemons(&self) -> Vec<u32> {
         let Ok(lock) = std::fs::metadata(self.path().join("usherd.lock")) else { return Vec::new() };
         let mut found = Vec::new();
         for process in std::fs::read_dir("/proc").unwrap().flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let Ok(exe) = std::fs::read_link(process.path().join("exe")) else { continue };
+            if !exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with("usherd")) {
+                continue;
+            }
             let Ok(fds) = std::fs::read_dir(process.path().join("fd")) else { continue };
             let has_it = fds.flatten().any(|fd| {
                 std::fs::metadata(fd.path()).is_ok_and(|open| (open.dev(), open.ino()) == (lock.dev(), lock.ino()))
@@ -174,15 +179,37 @@ impl Place {
         found
     }
 
+    /// Every `usherd`, launchers too, that was given this directory or one in it.
+    pub fn usherds(&self) -> Vec<u32> {
+        let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        self.processes().into_iter().filter(|pid| name(pid) == "usherd\n").collect()
+    }
+
+    /// Every process whose environment names this directory: what a run that was killed leaves running, too.
+    fn processes(&self) -> Vec<u32> {
+        let path = self.path().as_os_str().as_encoded_bytes();
+        let names_it = |pid: &u32| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.windows(path.len()).any(|window| window == path)
+        };
+        let names = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name());
+        let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+        pids.filter(|pid| *pid != std::process::id()).filter(names_it).collect()
+    }
+
     /// As `kill -9`, however they were started; returns when the lock is free.
     pub fn kill_daemons(&self) {
         for pid in self.daemons() {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
             let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
+        // Asked of the kernel: a lock that is tried here would be held by whatever is forked here meanwhile.
+        let lock = std::fs::metadata(self.path().join("usherd.lock")).unwrap();
+        let (dev, ino) = (lock.dev(), lock.ino());
+        let place = format!("{:02x}:{:02x}:{ino}", nix::sys::stat::major(dev), nix::sys::stat::minor(dev));
         until("nobody has the lock", || {
-            let lock = std::fs::File::open(self.path().join("usherd.lock")).unwrap();
-            nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusiveNonblock).ok().map(drop)
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            (!locks.lines().any(|line| line.split_ascii_whitespace().any(|word| word == place))).then_some(())
         });
     }
 }
@@ -194,9 +221,12 @@ impl Drop for Place {
             let _ended_already = daemon.kill();
             let _status = daemon.wait();
         }
-        for pid in self.daemons() {
-            let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
-            let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        // A launcher on its way would find the place free, so they are looked for until there is none.
+        while let pids @ [_, ..] = self.processes().as_slice() {
+            for pid in pids {
+                let pid = nix::unistd::Pid::from_raw(i32::try_from(*pid).unwrap());
+                let _ended_already = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
         }
         if std::thread::panicking() {
             eprintln!("--- log of {}:\n{}", self.path().display(), self.log_text());

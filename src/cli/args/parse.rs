@@ -8,6 +8,7 @@ use lexopt::Parser;
 
 use crate::error::Failure;
 use crate::wire::lines::Role;
+use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
@@ -65,13 +66,14 @@ impl Line {
         };
         if verb == "help" {
             if let Some(Value(verb)) = self.next()? {
-                *topic = Topic::of(&value::text(verb)?).ok_or_else(no_verb)?;
+                let verb = value::text(verb)?;
+                *topic = Topic::of(&verb).ok_or_else(|| no_verb(&verb))?;
             }
             return Err(Stop::Help);
         }
-        *topic = Topic::of(&verb).ok_or_else(no_verb)?;
+        *topic = Topic::of(&verb).ok_or_else(|| no_verb(&verb))?;
         let verb = match topic {
-            Topic::Usher => return Err(no_verb().into()),
+            Topic::Usher => return Err(no_verb(&verb).into()),
             Topic::List => Verb::List(self.selector_only()?),
             Topic::Get => Verb::Get(self.selector_only()?),
             Topic::Send => Verb::Send(self.send()?),
@@ -291,8 +293,8 @@ fn unknown(name: &str) -> Failure {
     Failure::usage(format!("invalid option {:?}", format!("--{name}")))
 }
 
-fn no_verb() -> Failure {
-    Failure::usage("there is no such verb").hint("usher --help lists them")
+fn no_verb(name: &str) -> Failure {
+    Failure::usage(format!("there is no such verb: {}", escaped(name, 64))).hint("usher --help lists them")
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::Target;
 use crate::error::{Exit, Failure};
-use crate::ids::{SessionId, random};
+use crate::ids::SessionId;
 use crate::sys::Signals;
 
 pub use args::RunArgs;
@@ -68,7 +68,7 @@ fn run(args: &RunArgs, credential: Option<&Path>) -> Result<u8, Failure> {
     taken.thread_block().map_err(no_signals)?;
     let signals = Signals::new(&taken).map_err(no_signals)?;
 
-    let session = SessionId(random());
+    let session = SessionId::random();
     let child = match Child::start(&args.command, session) {
         Ok(child) => Arc::new(child),
         Err(code) => return Ok(code),
