@@ -67,6 +67,13 @@ impl Screen {
     }
 }
 
+impl Screen {
+    /// Waits until the program has ended, and the run with it.
+    fn wait_for_end(&mut self) {
+        super::until("script(1) ends", || self.script.try_wait().unwrap());
+    }
+}
+
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ended_already = self.script.kill();
@@ -91,10 +98,13 @@ fn a_key_at_the_terminal_reaches_the_program_once() {
     );
     let file = place.path().join("program");
     std::fs::File::create(&file).unwrap().write_all(program.as_bytes()).unwrap();
-    let Some(mut screen) = Screen::new(&place, &format!("'{USHER}' run -- sh '{}'", file.display())) else { return };
+    let Some(mut screen) = Screen::new(&place, &format!("'{USHER}' run -- sh '{}'", file.display())) else {
+        return;
+    };
     screen.wait_for("ready");
     screen.press("\u{3}");
     screen.wait_for("total 1.");
+    screen.wait_for_end();
 }
 
 #[test]

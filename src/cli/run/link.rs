@@ -56,6 +56,8 @@ struct Now {
     open: Option<Sender>,
     /// No connection is to be made or used any more.
     is_over: bool,
+    /// The link does nothing any more.
+    is_left: bool,
 }
 
 impl Link {
@@ -75,7 +77,7 @@ impl Link {
         while !now.is_begun && !self.shared.changed.wait_until(&mut now, deadline).timed_out() {}
     }
 
-    /// Says goodbye, and leaves at the deadline in any case: then the end of the stream says it.
+    /// Says goodbye and hears that it was taken, and leaves at the deadline in any case: then the end of the stream says it.
     pub fn end(self, deadline: Instant) {
         drop(self.end);
         let open = {
@@ -84,17 +86,17 @@ impl Link {
             now.open.take()
         };
         let Some(sender) = open else { return };
-        // By a thread: a daemon that does not read would hold us.
-        let (done, is_done) = bounded::<()>(1);
+        // By a thread: a daemon that does not read would hold us. The link hears the answer: whoever lists the sessions
+        // after our end does not find this one.
         let goodbye = threads::spawn("goodbye", move || {
             let _ = sender.request(Method::SessionUnregister.name(), &serde_json::json!({}), None);
-            sender.close("the program ended");
-            drop(done);
         });
-        if let Ok(goodbye) = goodbye {
-            if is_done.recv_deadline(deadline) == Err(RecvTimeoutError::Disconnected) {
-                let _ = goodbye.join();
-            }
+        let Ok(goodbye) = goodbye else { return };
+        let mut now = self.shared.now.lock();
+        while !now.is_left && !self.shared.changed.wait_until(&mut now, deadline).timed_out() {}
+        drop(now);
+        if goodbye.is_finished() {
+            let _ = goodbye.join();
         }
         if self.thread.is_finished() {
             let _ = self.thread.join();
@@ -120,6 +122,8 @@ struct Session {
     result_max: usize,
     /// The request that registers.
     register: Option<u64>,
+    /// The last request of the link's own: one after it is the goodbye.
+    asked: u64,
     /// When the daemon last said anything.
     heard: Instant,
     /// When we said last that we live.
@@ -149,11 +153,12 @@ impl Worker {
             state = state.next(event);
             if !matches!(state, State::Connecting { .. } | State::Open) {
                 if let Some(session) = session.take() {
-                    self.leave(&session);
+                    let reason = if event == Event::Ended { "the program ended" } else { "lost" };
+                    self.leave(&session, reason);
                 }
             }
         }
-        self.settle(|_| ());
+        self.settle(|now| now.is_left = true);
     }
 
     /// Tells main that the first try is over.
@@ -184,8 +189,17 @@ impl Worker {
         let register = self.send_register(&sender)?;
         let now = Instant::now();
         let connection = self.connections;
-        let register = Some(register);
-        Ok(Session { connection, generation, sender, receiver, result_max, register, heard: now, beaten: now })
+        Ok(Session {
+            connection,
+            generation,
+            sender,
+            receiver,
+            result_max,
+            register: Some(register),
+            asked: register,
+            heard: now,
+            beaten: now,
+        })
     }
 
     fn send_register(&self, sender: &Sender) -> Result<u64, Event> {
@@ -207,8 +221,9 @@ impl Worker {
                 Err(Ended::Timeout) => {
                     session.beaten = Instant::now();
                     let heartbeat = Method::SessionHeartbeat.name();
-                    if session.sender.request(heartbeat, &serde_json::json!({}), None).is_err() {
-                        return Event::Lost;
+                    match session.sender.request(heartbeat, &serde_json::json!({}), None) {
+                        Ok(id) => session.asked = id,
+                        Err(_) => return Event::Lost,
                     }
                 }
                 Err(Ended::Closing(reason)) if reason == STOPPED => return Event::Dismissed,
@@ -226,11 +241,12 @@ impl Worker {
             Incoming::Failure { id, error } if session.register == Some(id) => {
                 Some(Event::Refused(code_of(&error), Some(session.generation)))
             }
+            Incoming::Answer { id, .. } | Incoming::Failure { id, .. } if id > session.asked => Some(Event::Ended),
             // A heartbeat that came too late, after a long sleep: the session is gone, the connection is not.
             Incoming::Failure { error, .. } if code_of(&error) == Code::NotRegistered && session.register.is_none() => {
                 match self.send_register(&session.sender) {
                     Ok(id) => {
-                        session.register = Some(id);
+                        (session.register, session.asked) = (Some(id), id);
                         None
                     }
                     Err(event) => Some(event),
@@ -259,10 +275,10 @@ impl Worker {
         Some(if is_over { Event::Ended } else { Event::Registered })
     }
 
-    fn leave(&self, session: &Session) {
+    fn leave(&self, session: &Session, reason: &str) {
         self.shared.now.lock().open = None;
         self.server.lost(session.connection);
-        session.sender.close("lost");
+        session.sender.close(reason);
     }
 
     /// Sleeps, then asks who listens how it is.
