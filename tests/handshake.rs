@@ -15,7 +15,7 @@ use crate::support::peers::{Caller, Operator, Producer, Reply, registration, rep
 use crate::support::threads;
 use crate::support::wait::until;
 use crate::support::wire::{
-    Hello, Identity, Key, Lines, Message, Peer, Refused, Stream, base64, random, request, with_payload,
+    Done, Hello, Identity, Key, Lines, Message, Peer, Refused, Stream, base64, random, request, with_payload,
 };
 
 /// Connections at once: far below the bound on unfinished hellos.
@@ -947,4 +947,25 @@ fn a_second_answer_to_a_command_is_dropped() {
     reply_to(&producer.outgoing(), id, Reply::Failure("no".to_owned()));
     let failure = caller.answer(next).unwrap_err();
     assert_eq!((failure.told(), failure.error["message"].as_str()), (("command-failed", "delivered"), Some("no")));
+}
+
+#[test]
+fn a_refused_registration_does_not_begin_the_ids_of_a_connection_anew() {
+    let place = Place::with_daemon(&[]);
+    let taken = Producer::start(&place, "taken");
+    let mut producer = Peer::connect(&Identity::of(&place, "producer"));
+    let caller = Caller::connect(&place);
+    let id_of = |done: Done| done.result["session_id"].as_str().unwrap().to_owned();
+    let first = id_of(producer.call("session.register", &registration("first", 1), None).unwrap());
+    caller.start(&first, "count", None);
+    assert_eq!(producer.next().unwrap().id(), Some(1));
+    producer.call("session.unregister", &json!({}), None).unwrap();
+    let mut owned = registration("second", 1);
+    owned["session_id"] = taken.session.as_str().into();
+    assert_eq!(producer.call("session.register", &owned, None).unwrap_err().told().0, "session-owned");
+    // Late, and not for nothing: it was asked.
+    producer.text(&with_payload(&json!({"jsonrpc": "2.0", "id": 1, "result": {}}), None));
+    let third = id_of(producer.call("session.register", &registration("third", 1), None).unwrap());
+    caller.start(&third, "count", None);
+    assert_eq!(producer.next().unwrap().id(), Some(2));
 }
