@@ -117,7 +117,7 @@ macro_rules! limits {
 }
 
 limits! {
-    /// connections at once: a thread and two descriptors each
+    /// connections at once: a thread and a descriptor each
     connections = "connections": 1_280;
     /// of them, kept for operators: who must revoke or stop gets in when all others are taken
     operator_connections = "operator-connections": 8;

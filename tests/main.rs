@@ -10,6 +10,7 @@ mod ending;
 mod files;
 mod handshake;
 mod interop;
+mod kept;
 mod load;
 mod operators;
 mod project;

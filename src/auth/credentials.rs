@@ -17,7 +17,7 @@ use crate::wire::selector::Selector;
 use crate::wire::text::is_plain;
 
 use super::credential::Credential;
-use super::gate::{End, Permit};
+use super::gate::{Authority, End, Permit};
 use super::record::{ENROL_MAX_BYTES, FILE, MAX_BYTES, Record, Records, ScopeList, VERSION};
 
 /// What an operator asks to enrol.
@@ -74,7 +74,7 @@ impl Credentials {
         self.live.read().by_key.get(&key).cloned()
     }
 
-    /// Every credential that has a connection or ever had, in no order.
+    /// Every credential that can connect or ever could, in no order.
     pub fn all(&self) -> Vec<Arc<Credential>> {
         self.live.read().by_id.values().cloned().collect()
     }
@@ -86,9 +86,9 @@ impl Credentials {
         records.credentials.iter().map(|r| (r.clone(), live.by_id.get(&r.credential).cloned())).collect()
     }
 
-    /// Makes a record; with `replaces` the old default's record is revoked in the same write. The operator's permit is held
+    /// Makes a record that reaches no further than whoever asks; with `replaces` the old default's record is revoked in the same write. The operator's permit is held
     /// until the record counts, and given up before a gate is closed.
-    pub fn enroll(&self, permit: Permit<'_>, asked: Enrolment) -> Result<CredentialId, Refusal> {
+    pub fn enroll(&self, permit: Permit<'_>, by: &Authority, asked: Enrolment) -> Result<CredentialId, Refusal> {
         let now = jiff::Timestamp::now();
         if asked.label.is_empty() || asked.label.len() > LABEL_MAX_BYTES || !is_plain(&asked.label) {
             return Err(Refusal::invalid(format!(
@@ -113,6 +113,9 @@ impl Credentials {
             changed.credentials.remove(ended);
         }
         if let Some(replaced) = asked.replaces {
+            if !by.scopes().has(Method::CredentialRevoke) {
+                return Err(Refusal::from(Code::Denied).message("replaces revokes: it needs credential.revoke as well"));
+            }
             let old = changed.credentials.iter_mut().find(|record| record.credential == replaced && record.default);
             let Some(old) = old.filter(|old| old.role == asked.role) else {
                 return Err(Refusal::from(Code::CredentialNotFound)
@@ -136,6 +139,7 @@ impl Credentials {
             expired: None,
         };
         let new = Credential::new(&record, &self.limits)?;
+        lies_within(by, &new, record.expires)?;
         changed.credentials.push(record);
         keeps_operators(&records, &changed)?;
         self.store(&changed, ENROL_MAX_BYTES).map_err(|error| match error.problem() {
@@ -181,10 +185,11 @@ impl Credentials {
     }
 
     /// Moves the end of a credential that has not ended.
-    pub fn renew(&self, id: CredentialId, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
+    pub fn renew(&self, by: &Authority, id: CredentialId, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
         if expires.is_some_and(|expires| expires <= jiff::Timestamp::now()) {
             return Err(Refusal::invalid("expires lies in the past"));
         }
+        outlives_nobody(by, expires)?;
         self.change(id, |records, position| {
             let before = records.clone();
             let target = &mut records.credentials[position];
@@ -197,10 +202,14 @@ impl Credentials {
             target.expires = expires;
             keeps_operators(&before, records)
         })?;
-        if let Some(credential) = self.live.read().by_id.get(&id) {
-            credential.gate.renew(expires);
-        }
-        Ok(())
+        let Some(credential) = self.live.read().by_id.get(&id).cloned() else { return Ok(()) };
+        credential.gate.renew(expires).map_err(|end| {
+            // It has run out meanwhile, and the record says otherwise.
+            if end == End::Expired {
+                self.expire(&credential);
+            }
+            end.code().into()
+        })
     }
 
     /// Cuts and stores what has expired; `true` while something connected can still expire.
@@ -280,6 +289,29 @@ impl Live {
     }
 }
 
+/// Refuses to give what one does not have: `credential.enroll` is for making callers and producers, and operators that may
+/// do less. What a grant is narrowed to, what it makes is narrowed to as well.
+fn lies_within(by: &Authority, new: &Credential, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
+    let beyond = |what: &str| {
+        Err(Refusal::from(Code::Denied).message(format!("the new grant reaches further than yours in its {what}")))
+    };
+    if new.role == Role::Operator && by.scopes().and(new.grant.scopes()) != new.grant.scopes() {
+        return beyond("scopes");
+    }
+    by.credential().grant.holds(&new.grant).or_else(beyond)?;
+    outlives_nobody(by, expires)
+}
+
+/// Refuses an end after one's own.
+fn outlives_nobody(by: &Authority, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
+    match by.credential().gate.expires() {
+        Some(own) if expires.is_none_or(|expires| expires.as_millisecond() > own.as_millisecond()) => {
+            Err(Refusal::from(Code::Denied).message(format!("expires takes no later end than your own, {own}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a change after which, at once or in time, nobody could make or revoke a credential any more: no key can be
 /// enrolled without an operator.
 fn keeps_operators(before: &Records, after: &Records) -> Result<(), Refusal> {
@@ -326,9 +358,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::auth::gate::Authority;
     use crate::ids::random;
-    use crate::wire::methods::Scopes;
 
     #[test]
     fn an_expiry_that_is_stored_costs_a_sweep_no_look_at_the_records() {
@@ -379,8 +409,8 @@ mod tests {
             replaces: None,
         };
         let operator = credentials.find(operator.public_key.fingerprint()).unwrap();
-        let authority = Authority::new(operator, Scopes::row(Role::Operator));
-        let refused = credentials.enroll(authority.admit_delivery().unwrap(), asked).unwrap_err();
+        let authority = Authority::of_test(operator);
+        let refused = credentials.enroll(authority.admit_delivery().unwrap(), &authority, asked).unwrap_err();
         assert_eq!((refused.code, refused.resource), (Code::Busy, Some("credentials")));
         credentials.revoke(authority.admit_delivery().unwrap(), target).unwrap();
         let stored: Records = document::read(&folder, FILE, MAX_BYTES, VERSION).unwrap();

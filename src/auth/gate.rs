@@ -83,14 +83,21 @@ impl Gate {
         jiff::Timestamp::from_millisecond(self.expires_ms.load(SeqCst)).ok()
     }
 
-    /// Moves the expiry of a gate that is open.
-    pub fn renew(&self, expires: Option<jiff::Timestamp>) {
+    /// Moves the expiry of a gate that is open; one that has closed meanwhile stays closed.
+    pub fn renew(&self, expires: Option<jiff::Timestamp>) -> Result<(), End> {
         self.expires_ms.store(expires.map_or(NEVER, jiff::Timestamp::as_millisecond), SeqCst);
+        self.end().map_or(Ok(()), Err)
     }
 
     /// Closes it and waits for everything that was admitted. The caller holds no permit of it.
     pub fn close(&self, end: End) {
-        self.end.store(end as u8, SeqCst);
+        match end {
+            End::Revoked => self.end.store(end as u8, SeqCst),
+            // Who is revoked stays so.
+            End::Expired => {
+                let _ended_already = self.end.compare_exchange(0, end as u8, SeqCst, SeqCst);
+            }
+        }
         drop(self.passing.write());
     }
 
@@ -118,6 +125,13 @@ impl Authority {
     /// Only a verified hello makes one.
     pub(super) fn new(credential: Arc<Credential>, scopes: Scopes) -> Self {
         Self { credential, scopes }
+    }
+
+    /// Without a hello.
+    #[cfg(test)]
+    pub fn of_test(credential: Arc<Credential>) -> Self {
+        let scopes = Scopes::row(credential.role);
+        Self::new(credential, scopes)
     }
 
     /// The record behind it.
@@ -200,7 +214,15 @@ mod tests {
         let past = jiff::Timestamp::from_second(1).unwrap();
         let gate = Gate::new(None, Some(past));
         assert_eq!(gate.end(), Some(End::Expired));
-        gate.renew(None);
+        assert_eq!(gate.renew(None), Err(End::Expired));
         assert_eq!(gate.end(), Some(End::Expired));
+    }
+
+    #[test]
+    fn an_expiry_that_comes_after_a_revocation_changes_nothing() {
+        let gate = Gate::new(None, None);
+        gate.close(End::Revoked);
+        gate.close(End::Expired);
+        assert_eq!(gate.end(), Some(End::Revoked));
     }
 }

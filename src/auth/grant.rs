@@ -72,6 +72,19 @@ impl Grant {
         }
     }
 
+    /// Refuses what this one does not reach: sessions, then commands.
+    pub fn holds(&self, other: &Self) -> Result<(), &'static str> {
+        let is_within = |narrow| self.sessions.iter().flatten().any(|wide| selection::is_within(narrow, wide));
+        if self.sessions.is_some() && !other.sessions.as_ref().is_some_and(|narrow| narrow.iter().all(is_within)) {
+            return Err("sessions");
+        }
+        if !other.commands.as_ref().map_or(self.commands.is_none(), |names| names.iter().all(|name| self.allows(name)))
+        {
+            return Err("commands");
+        }
+        Ok(())
+    }
+
     /// Whether it sees every session there is.
     pub fn selects_all(&self) -> bool {
         self.sessions.is_none()

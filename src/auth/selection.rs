@@ -27,6 +27,21 @@ pub fn grants(selector: &Selector, id: SessionId, facts: &Facts) -> bool {
     }
 }
 
+/// Whether the one selects nothing that the other does not: it says at least as much, and the same.
+pub fn is_within(narrow: &Selector, wide: &Selector) -> bool {
+    let same = |narrow: &Option<String>, wide: &Option<String>| wide.is_none() || narrow == wide;
+    let session = match (&narrow.session, &wide.session) {
+        (Some(narrow), Some(wide)) => narrow.starts_with(wide.as_str()),
+        (_, wide) => wide.is_none(),
+    };
+    let labelled = |key, value| narrow.labels.as_ref().and_then(|labels| labels.get(key)) == Some(value);
+    session
+        && same(&narrow.cwd, &wide.cwd)
+        && same(&narrow.title, &wide.title)
+        && (wide.repo.is_none() || (&narrow.repo, &narrow.boundary) == (&wide.repo, &wide.boundary))
+        && wide.labels.iter().flatten().all(|(key, value)| labelled(key, value))
+}
+
 /// A session's root: its repository, else its working directory.
 pub fn root(facts: &Facts) -> &Path {
     Path::new(facts.repo_root.as_ref().unwrap_or(&facts.cwd))
@@ -88,6 +103,36 @@ mod tests {
         let id = SessionId([0; 16]);
         assert!(!grants(&repo("/home/a/x", None), id, &facts("/", None)));
         assert!(grants(&repo("/home/a/x", None), id, &facts("/home/a/x/sub", Some("/home/a/x"))));
+    }
+
+    #[test]
+    fn a_selector_lies_within_another_that_asks_for_less() {
+        let all: Selector = Selector::default();
+        let given = |text: &str| object::read::<Selector>(text.as_bytes()).unwrap();
+        let narrow = given(r#"{"session":"abcd12","cwd":"/a","labels":{"a":"b","c":"d"},"repo":"/r","title":"t"}"#);
+        assert!(is_within(&narrow, &all) && is_within(&all, &all) && is_within(&narrow, &narrow));
+        for wide in [
+            r#"{"session":"abcd"}"#,
+            r#"{"cwd":"/a"}"#,
+            r#"{"labels":{"c":"d"}}"#,
+            r#"{"repo":"/r"}"#,
+            r#"{"title":"t"}"#,
+        ] {
+            let wide = given(wide);
+            assert!(is_within(&narrow, &wide), "{wide:?}");
+            assert!(!is_within(&all, &wide), "{wide:?}");
+        }
+        let others = [
+            r#"{"session":"abce"}"#,
+            r#"{"cwd":"/b"}"#,
+            r#"{"labels":{"a":"x"}}"#,
+            r#"{"repo":"/"}"#,
+            r#"{"repo":"/r","boundary":"/"}"#,
+            r#"{"title":"u"}"#,
+        ];
+        for other in others {
+            assert!(!is_within(&narrow, &given(other)), "{other}");
+        }
     }
 
     #[test]

@@ -78,8 +78,8 @@ struct Renew {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stop {
-    #[serde(default)]
-    force: bool,
+    #[serde(default, deserialize_with = "object::some")]
+    force: Option<bool>,
     #[serde(default)]
     receipt: bool,
 }
@@ -196,7 +196,7 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
         expires: asked.expires,
         replaces: asked.replaces,
     };
-    let credential = on.hub.credentials.enroll(permit, enrolment)?;
+    let credential = on.hub.credentials.enroll(permit, on.peer.authority(), enrolment)?;
     log::info!("credential {credential} enrolled by {}", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
     Ok(())
@@ -212,7 +212,7 @@ pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, reque
 
 pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Renew { credential, expires, receipt } = message::params(request.params)?;
-    on.hub.credentials.renew(credential, expires)?;
+    on.hub.credentials.renew(on.peer.authority(), credential, expires)?;
     on.hub.clock.alarm(std::time::Instant::now());
     let _gone = on.peer.answer(request.id, &Renewed { credential, expires }, None, request.receipt(receipt));
     Ok(())
@@ -236,14 +236,15 @@ pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request
 
 pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Stop { force, receipt } = message::params(request.params)?;
-    if on.protocol == 0 && !request.params.is_some_and(|params| params.get().contains("\"force\"")) {
+    if on.protocol == 0 && force.is_none() {
         return Err(Refusal::invalid("force takes true or false"));
     }
     let receipt = request.receipt(receipt);
     drop(permit);
     let (reply, answer) = bounded(1);
-    on.hub.report(Report::Stop { peer: Arc::clone(on.peer), force, reply });
+    on.hub.report(Report::Stop { peer: Arc::clone(on.peer), force: force.unwrap_or(false), reply });
     let sessions = answer.recv().map_err(|_| Code::ShuttingDown)??;
+    on.hub.draining.store(true, SeqCst);
     // Whoever was revoked while the registry was asked stops nothing.
     let _permit = on.peer.authority().admit(Method::DaemonStop)?;
     let _gone = match on.protocol {

@@ -78,8 +78,11 @@ impl Flusher {
         let largest = largest.max_by_key(|peer| peer.kept()).cloned();
         drop(state);
         largest.is_some_and(|peer| {
-            log::warn!("connection {} does not read and holds the most: cut", peer.id());
-            peer.try_cut()
+            let is_cut = peer.try_cut();
+            if is_cut {
+                log::warn!("connection {} does not read and holds the most: cut", peer.id());
+            }
+            is_cut
         })
     }
 

@@ -22,7 +22,7 @@ use crate::wire::methods::{CANCEL, COMMAND, Method};
 use crate::wire::transcript::Hash;
 
 use super::clock::Clock;
-use super::outbound::Sent;
+use super::outbound::{Origin, Sent};
 use super::peer::{Peer, Place};
 use super::pending::Pending;
 
@@ -220,7 +220,8 @@ impl Lane {
             caller: CallerInfo { credential: caller.id, label: &caller.label },
         };
         let id = state.issued + 1;
-        let Ok(sent) = self.producer.send(message::request(id, COMMAND, &params, input)) else {
+        let origin = Origin { authority: Arc::clone(call.caller.authority()), answers: None };
+        let Ok(sent) = self.producer.send_for(origin, message::request(id, COMMAND, &params, input)) else {
             return Err(Code::SessionLost.into());
         };
         state.issued = id;
@@ -236,7 +237,6 @@ impl Lane {
         let mut refused = Vec::new();
         while state.ended.is_none() && state.in_flight.len() < self.max_in_flight {
             let Some(Queued { call, input, .. }) = state.queue.pop_front() else { break };
-            self.count_out();
             let caller = Arc::clone(&call.caller);
             let (request, receipt) = (call.request, call.receipt);
             let (command, arrived, deadline) = (call.command.clone(), call.arrived, call.deadline);
@@ -244,6 +244,8 @@ impl Lane {
                 Ok(_permit) => self.start(state, call, input.as_deref()),
                 Err(code) => Err(code.into()),
             };
+            // Last, so that nobody sees none pending meanwhile.
+            self.count_out();
             if let Err(refusal) = started {
                 refused.push((Call { caller, request, receipt, command, arrived, deadline }, refusal));
             }
@@ -272,7 +274,7 @@ impl Lane {
                 self.late.fetch_add(1, Relaxed);
             }
         }
-        refuse_all(refused, Delivery::NotDelivered);
+        fail_all(refused, Delivery::NotDelivered);
         Ok(())
     }
 
@@ -280,17 +282,21 @@ impl Lane {
         if !call.caller.settle(call.request) {
             return;
         }
-        let refusal = match outcome {
+        let delivered =
+            |refusal: Refusal| message::failure(call.request, &refusal.delivery(Delivery::Delivered).object());
+        let text = match outcome {
             Outcome::Done(payload) if payload.map_or(0, <[u8]>::len) as u64 <= self.bounds.result_max => {
                 let result = SendResult { session_id: self.session, took_ms: millis(call.arrived.elapsed()) };
-                let _gone = call.caller.answer(call.request, &result, payload, call.receipt);
-                return;
+                call.caller.answering(call.request, &result, payload, call.receipt)
             }
-            Outcome::Done(_) => Refusal { resource: Some("result"), ..Code::InvalidResult.into() }
-                .message(format!("the session's result is larger than {} bytes", self.bounds.result_max)),
-            Outcome::Failed(message) => Refusal::from(Code::CommandFailed).message(message),
+            Outcome::Done(_) => delivered(
+                Refusal { resource: Some("result"), ..Code::InvalidResult.into() }
+                    .message(format!("the session's result is larger than {} bytes", self.bounds.result_max)),
+            ),
+            Outcome::Failed(message) => delivered(Refusal::from(Code::CommandFailed).message(message)),
         };
-        let _gone = call.caller.refuse(call.request, &refusal.delivery(Delivery::Delivered));
+        let origin = Origin { authority: Arc::clone(self.producer.authority()), answers: Some(call.request) };
+        let _gone = call.caller.send_for(origin, text);
     }
 
     /// The caller no longer waits: it said so (then it is told `cancelled`), or it is gone.
@@ -342,29 +348,34 @@ impl Lane {
         drop(state);
         for (call, delivery) in told {
             if call.caller.settle(call.request) {
-                let _gone = call.caller.refuse(call.request, &Refusal::from(code).delivery(delivery));
+                let _gone = call.caller.fail(call.request, &Refusal::from(code).delivery(delivery));
             }
         }
-        refuse_all(refused, Delivery::NotDelivered);
+        fail_all(refused, Delivery::NotDelivered);
     }
 
     /// The session has ended: everything pending ends once, and nothing enters any more.
     pub fn end(&self, code: Code) {
         let mut state = self.state.lock();
+        let is_first = state.ended.is_none();
         state.ended.get_or_insert(code);
         let queue = std::mem::take(&mut state.queue);
         let in_flight = std::mem::take(&mut state.in_flight);
         drop(state);
+        let late = self.late.load(Relaxed);
+        if is_first && late > 0 {
+            log::info!("session {}: {late} answers came after their commands had ended", self.session);
+        }
         for queued in queue {
             self.count_out();
-            refuse_all(vec![(queued.call, code.into())], Delivery::NotDelivered);
+            fail_all(vec![(queued.call, code.into())], Delivery::NotDelivered);
         }
         for entry in in_flight.into_values() {
             let Some(call) = entry.call else { continue };
             self.leave(&call);
             let unseen = self.producer.withdraw(&entry.sent);
             let delivery = if unseen { Delivery::NotDelivered } else { Delivery::Unknown };
-            refuse_all(vec![(call, code.into())], delivery);
+            fail_all(vec![(call, code.into())], delivery);
         }
     }
 
@@ -384,10 +395,10 @@ impl Lane {
     }
 }
 
-fn refuse_all(calls: Vec<(Call, Refusal)>, delivery: Delivery) {
+fn fail_all(calls: Vec<(Call, Refusal)>, delivery: Delivery) {
     for (call, refusal) in calls {
         if call.caller.settle(call.request) {
-            let _gone = call.caller.refuse(call.request, &refusal.delivery(delivery));
+            let _gone = call.caller.fail(call.request, &refusal.delivery(delivery));
         }
     }
 }

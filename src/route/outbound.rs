@@ -2,8 +2,9 @@
 //! within bounds and flushed later.
 //!
 //! Owns the sealing key and the order of frames. What is kept is sealed only when its turn comes, so that until then it
-//! can be withdrawn; a sealed frame is sent whole or the connection ends. A peer that does not read is cut at its bound.
-//! Nothing here waits.
+//! can be withdrawn; a sealed frame is sent whole or the connection ends. What is kept is admitted again when its turn
+//! comes, for the peer and for whoever it comes from ([`Origin`]). A peer that does not read is cut at its bound. Nothing
+//! here waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,8 +20,9 @@ use parking_lot::Mutex;
 
 use crate::account::{Charge, Full, Pool};
 use crate::auth::gate::{Authority, Permit};
+use crate::wire::codes::{Code, Delivery, Refusal};
 use crate::wire::frame::Sealer;
-use crate::wire::message::Plaintext;
+use crate::wire::message::{self, Plaintext};
 
 /// Where a message is that was accepted for sending.
 #[derive(Debug, Clone)]
@@ -38,6 +40,15 @@ pub enum Place {
     Next,
     /// Nothing is accepted behind it.
     Last,
+}
+
+/// From whom a message is, where it is not the daemon's own. Until its last byte is written, this gate is asked as well:
+/// what a revoked credential said goes nowhere.
+pub struct Origin {
+    /// Whose gate.
+    pub authority: Arc<Authority>,
+    /// The peer's request that it answers: when it is dropped, that has failed.
+    pub answers: Option<u64>,
 }
 
 /// Nothing was sent and nothing will be: the peer is gone, cut, or no longer let through.
@@ -59,6 +70,7 @@ const KEEPING_BYTES: u64 = 160;
 /// A message whose turn has not come, or has come in part.
 struct Rest {
     text: Text,
+    origin: Option<Origin>,
     sent: Arc<AtomicBool>,
     charge: Charge,
 }
@@ -106,12 +118,13 @@ impl Outbound {
         Self { socket, state, kept_bytes: AtomicU64::new(0), peer_max, total, share }
     }
 
-    /// Seals and sends. After an error nothing more is ever sent to this peer. `make_room` is asked once when the total is
-    /// full; it must not wait for a lock of another peer.
+    /// Seals and sends. After an error nothing more is ever sent to this peer. Whoever sends for an origin holds a permit of
+    /// it. `make_room` is asked once when the total is full; it must not wait for a lock of another peer.
     pub fn send(
         &self,
         authority: &Authority,
         plaintext: Plaintext,
+        origin: Option<Origin>,
         place: Place,
         make_room: impl FnOnce() -> bool,
     ) -> Result<Accepted, Unsent> {
@@ -121,7 +134,7 @@ impl Outbound {
         }
         state.said_last = place == Place::Last;
         let accepted = match authority.admit_delivery() {
-            Ok(permit) => self.transmit(permit, &mut state, plaintext, make_room),
+            Ok(permit) => self.transmit(permit, &mut state, plaintext, origin, make_room),
             Err(_) => None,
         };
         accepted.ok_or_else(|| {
@@ -136,30 +149,38 @@ impl Outbound {
         _permit: Permit<'_>,
         state: &mut State,
         plaintext: Plaintext,
+        origin: Option<Origin>,
         make_room: impl FnOnce() -> bool,
     ) -> Option<Accepted> {
         if state.ended {
             return None;
         }
         if !state.rest.is_empty() {
-            return self.keep(state, Text::Plain(plaintext), false, make_room);
+            return self.keep(state, Text::Plain(plaintext), origin, false, make_room);
         }
         let frame = state.sealer.seal(plaintext.into_frame()).ok()?;
         let from = self.push(&frame, 0).ok()?;
         if from == frame.len() {
             return Some(Accepted::Sent);
         }
-        self.keep(state, Text::Sealed { frame, from }, true, make_room)
+        self.keep(state, Text::Sealed { frame, from }, origin, true, make_room)
     }
 
-    fn keep(&self, state: &mut State, text: Text, begins: bool, make_room: impl FnOnce() -> bool) -> Option<Accepted> {
+    fn keep(
+        &self,
+        state: &mut State,
+        text: Text,
+        origin: Option<Origin>,
+        begins: bool,
+        make_room: impl FnOnce() -> bool,
+    ) -> Option<Accepted> {
         let held = match &text {
             Text::Plain(plaintext) => plaintext.capacity(),
             Text::Sealed { frame, .. } => frame.capacity(),
         };
         let charge = self.room(held as u64 + KEEPING_BYTES, make_room)?;
         let sent = Arc::new(AtomicBool::new(false));
-        state.rest.push_back(Rest { text, sent: Arc::clone(&sent), charge });
+        state.rest.push_back(Rest { text, origin, sent: Arc::clone(&sent), charge });
         Some(Accepted::Kept { sent, begins })
     }
 
@@ -192,36 +213,59 @@ impl Outbound {
         Ok(from)
     }
 
-    /// Sends what is kept, as far as the socket and the gate let it.
+    /// Sends what is kept, as far as the socket and the gates let it.
     pub fn flush(&self, authority: &Authority) -> Flushed {
         let mut state = self.state.lock();
-        let Ok(_permit) = authority.admit_delivery() else {
-            self.end(&mut state);
-            return Flushed::Empty;
+        let flushed = match authority.admit_delivery() {
+            Ok(permit) => self.flush_rest(&permit, &mut state),
+            Err(_) => None,
         };
-        while let Some(Rest { text, sent, charge }) = state.rest.pop_front() {
+        flushed.unwrap_or_else(|| {
+            self.end(&mut state);
+            Flushed::Empty
+        })
+    }
+
+    /// `None`: the peer must go.
+    fn flush_rest(&self, _permit: &Permit<'_>, state: &mut State) -> Option<Flushed> {
+        while let Some(Rest { text, origin, sent, charge }) = state.rest.pop_front() {
+            let passing = origin.as_ref().map(|origin| origin.authority.admit_delivery());
+            let is_barred = matches!(passing, Some(Err(_)));
             let (frame, from) = match text {
+                // Part of it is written: only with the connection does the rest of it not arrive.
+                Text::Sealed { .. } if is_barred => return None,
+                Text::Plain(_) if is_barred => {
+                    drop(passing);
+                    self.replace(state, origin.and_then(|origin| origin.answers), charge);
+                    continue;
+                }
                 Text::Sealed { frame, from } => (frame, from),
-                Text::Plain(plaintext) => match state.sealer.seal(plaintext.into_frame()) {
-                    Ok(frame) => (frame, 0),
-                    Err(_) => {
-                        self.end(&mut state);
-                        return Flushed::Empty;
-                    }
-                },
+                Text::Plain(plaintext) => (state.sealer.seal(plaintext.into_frame()).ok()?, 0),
             };
-            let Ok(from) = self.push(&frame, from) else {
-                self.end(&mut state);
-                return Flushed::Empty;
-            };
+            let from = self.push(&frame, from).ok()?;
+            drop(passing);
             if from < frame.len() {
-                state.rest.push_front(Rest { text: Text::Sealed { frame, from }, sent, charge });
-                return Flushed::Rest;
+                state.rest.push_front(Rest { text: Text::Sealed { frame, from }, origin, sent, charge });
+                return Some(Flushed::Rest);
             }
             sent.store(true, Relaxed);
             self.kept_bytes.fetch_sub(charge.amount(), Relaxed);
         }
-        Flushed::Empty
+        Some(Flushed::Empty)
+    }
+
+    /// What goes in the place of a message that is dropped.
+    fn replace(&self, state: &mut State, answers: Option<u64>, charge: Charge) {
+        match answers {
+            Some(request) => {
+                let lost = Refusal::from(Code::SessionLost).delivery(Delivery::Delivered);
+                let text = Text::Plain(message::failure(request, &lost.object()));
+                state.rest.push_front(Rest { text, origin: None, sent: Arc::new(AtomicBool::new(false)), charge });
+            }
+            None => {
+                self.kept_bytes.fetch_sub(charge.amount(), Relaxed);
+            }
+        }
     }
 
     /// Takes a message back. True: its last byte has not reached the kernel and never will.
@@ -231,14 +275,18 @@ impl Outbound {
         if flag.load(Relaxed) {
             return false;
         }
-        let is_it = |rest: &Rest| Arc::ptr_eq(&rest.sent, flag) && matches!(rest.text, Text::Plain(_));
-        let place = state.rest.iter().position(is_it);
-        if let Some(rest) = place.and_then(|place| state.rest.remove(place)) {
-            self.kept_bytes.fetch_sub(rest.charge.amount(), Relaxed);
-            return true;
+        match state.rest.iter().position(|rest| Arc::ptr_eq(&rest.sent, flag)) {
+            // Begun, it will be whole.
+            Some(place) if matches!(state.rest[place].text, Text::Sealed { .. }) => false,
+            Some(place) => {
+                let withdrawn = state.rest.remove(place);
+                let bytes = withdrawn.map_or(0, |rest| rest.charge.amount());
+                self.kept_bytes.fetch_sub(bytes, Relaxed);
+                true
+            }
+            // Dropped, by itself or with everything else.
+            None => true,
         }
-        // Begun, it will be whole, unless the connection has ended.
-        state.ended
     }
 
     /// Bytes that are kept, without a lock.
@@ -281,3 +329,6 @@ impl AsFd for Outbound {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -22,7 +23,7 @@ use crate::wire::transcript::{Hash, Statement, sha256};
 
 use super::flusher::Flusher;
 use super::lane::Lane;
-use super::outbound::{self, Accepted, Flushed, Outbound, Sent, Unsent};
+use super::outbound::{self, Accepted, Flushed, Origin, Outbound, Sent, Unsent};
 
 /// Where an open request waits.
 #[derive(Clone)]
@@ -36,7 +37,7 @@ pub enum Place {
 /// One connection.
 pub struct Peer {
     id: ConnectionId,
-    authority: Authority,
+    authority: Arc<Authority>,
     outbound: Outbound,
     open: Mutex<HashMap<u64, Place>>,
     t3: Hash,
@@ -59,6 +60,7 @@ impl Peer {
         daemon: Arc<Identity>,
         flusher: Arc<Flusher>,
     ) -> Arc<Self> {
+        let authority = Arc::new(authority);
         Arc::new(Self { id, authority, outbound, open: Mutex::new(HashMap::new()), t3, daemon, flusher })
     }
 
@@ -68,18 +70,28 @@ impl Peer {
     }
 
     /// What it may do.
-    pub fn authority(&self) -> &Authority {
+    pub fn authority(&self) -> &Arc<Authority> {
         &self.authority
     }
 
     /// Sends a message. An error means that it never will be.
     pub fn send(self: &Arc<Self>, plaintext: Plaintext) -> Result<Sent, Unsent> {
-        self.transmit(plaintext, outbound::Place::Next)
+        self.transmit(plaintext, None, outbound::Place::Next)
     }
 
-    fn transmit(self: &Arc<Self>, plaintext: Plaintext, place: outbound::Place) -> Result<Sent, Unsent> {
+    /// The same for somebody else, whose permit is held.
+    pub fn send_for(self: &Arc<Self>, origin: Origin, plaintext: Plaintext) -> Result<Sent, Unsent> {
+        self.transmit(plaintext, Some(origin), outbound::Place::Next)
+    }
+
+    fn transmit(
+        self: &Arc<Self>,
+        plaintext: Plaintext,
+        origin: Option<Origin>,
+        place: outbound::Place,
+    ) -> Result<Sent, Unsent> {
         let make_room = || self.flusher.cut_largest(self);
-        match self.outbound.send(&self.authority, plaintext, place, make_room)? {
+        match self.outbound.send(&self.authority, plaintext, origin, place, make_room)? {
             Accepted::Sent => Ok(Sent::Kernel),
             Accepted::Kept { sent, begins } => {
                 if begins {
@@ -103,6 +115,17 @@ impl Peer {
         payload: Option<&[u8]>,
         receipt: Option<Hash>,
     ) -> Result<Sent, Unsent> {
+        self.send(self.answering(id, result, payload, receipt))
+    }
+
+    /// The text of an answer.
+    pub fn answering(
+        &self,
+        id: u64,
+        result: &impl Serialize,
+        payload: Option<&[u8]>,
+        receipt: Option<Hash>,
+    ) -> Plaintext {
         let result = message::result(result);
         let receipt = receipt.map(|request| {
             let result = match payload {
@@ -111,13 +134,17 @@ impl Peer {
             };
             self.daemon.sign(&Statement::Receipt { t3: self.t3, request, result }).to_string()
         });
-        self.send(message::answer(id, &result, receipt.as_deref(), payload))
+        message::answer(id, &result, receipt.as_deref(), payload)
     }
 
-    /// Refuses a request.
+    /// Refuses a request: it was not taken.
     pub fn refuse(self: &Arc<Self>, id: u64, refusal: &Refusal) -> Result<Sent, Unsent> {
-        let shares = &self.authority.credential().shares;
-        shares.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.authority.credential().shares.rejected.fetch_add(1, Relaxed);
+        self.fail(id, refusal)
+    }
+
+    /// Tells that a request was taken and failed.
+    pub fn fail(self: &Arc<Self>, id: u64, refusal: &Refusal) -> Result<Sent, Unsent> {
         self.send(message::failure(id, &refusal.object()))
     }
 
@@ -154,7 +181,8 @@ impl Peer {
 
     /// Says why, as the last message; the connection ends when it is cut.
     pub fn say_closing(self: &Arc<Self>, reason: &str) {
-        let _gone = self.transmit(message::notification(methods::CLOSING, &Closing { reason }), outbound::Place::Last);
+        let text = message::notification(methods::CLOSING, &Closing { reason });
+        let _gone = self.transmit(text, None, outbound::Place::Last);
     }
 
     /// Ends without a word.
