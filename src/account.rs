@@ -137,6 +137,8 @@ impl Charge {
     pub fn take_by(total: &Arc<Pool>, share: &Arc<Pool>, amount: u64, deadline: Instant) -> Result<Self, Full> {
         loop {
             let full = match Self::take(total, share, amount) {
+                // For what is larger than the whole pool there will never be room.
+                Err(full) if amount > total.limit.min(share.limit) => return Err(full),
                 Ok(charge) => return Ok(charge),
                 Err(full) => full,
             };

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::daemon::Place;
 use crate::support::peers::{Operator, registration};
 use crate::support::system::Process;
-use crate::support::wire::{Identity, Peer};
+use crate::support::wire::{Identity, Peer, Refused};
 
 #[test]
 fn a_session_that_was_unregistered_holds_nothing_and_its_place_can_be_taken_by_the_same_connection() {
@@ -36,4 +36,29 @@ fn what_is_kept_for_a_peer_that_does_not_read_takes_no_more_memory_than_is_charg
     let sent = sent.count();
     let taken = resident().saturating_sub(before);
     assert!(taken < 3 * limit, "{taken} bytes of memory for {sent} answers under a limit of {limit}");
+}
+
+#[test]
+fn a_daemon_that_is_allowed_few_descriptors_tells_the_newcomer_that_it_is_busy() {
+    let mut place = Place::empty();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 100 && exec \"$0\"", crate::support::daemon::USHERD]);
+    limited.env("USHER_DIR", place.path()).env_remove("USHER_LOG");
+    place.start_daemon_as(limited);
+    let producer = Identity::of(&place, "producer");
+    let mut held = Vec::new();
+    let refused = loop {
+        match Peer::hello(&producer) {
+            Ok(peer) => held.push(peer),
+            Err(refused) => break refused,
+        }
+        assert!(held.len() < 100, "more connections than descriptors");
+    };
+    assert!(
+        matches!(&refused, Refused::Busy) || matches!(&refused, Refused::Sealed(code) if code == "busy"),
+        "{refused:?}"
+    );
+    assert!(held.len() > 20, "{} connections are too few", held.len());
+    // What is kept for operators is there.
+    Operator::connect(&place).status();
 }

@@ -186,7 +186,7 @@ impl<'a> Conversation<'a> {
         match name {
             methods::CLOSING => Err(Over::Closed),
             methods::CANCEL => {
-                let _permit =
+                let permit =
                     self.peer.authority().admit_delivery().map_err(|_| Over::Broken("no longer let through"))?;
                 let Ok(Cancel { id }) = message::params(params) else {
                     return Err(Over::Broken("$/cancel takes an id"));
@@ -194,6 +194,8 @@ impl<'a> Conversation<'a> {
                 match self.peer.place(id) {
                     Some(Place::Lane(lane)) => lane.cancel(self.peer.id(), id),
                     Some(Place::Registry) => {
+                        // The registry may be behind, and a permit is never held across a wait.
+                        drop(permit);
                         self.hub.report(Report::CancelWait { connection: self.peer.id(), request: id });
                     }
                     // Answered meanwhile: the two crossed.

@@ -137,7 +137,9 @@ impl Accepting {
             }
         };
         let Some((socket, slot)) = self.enter(socket) else { return };
+        let told = Arc::clone(&socket);
         if let Err(error) = self.workers.serve(Job { socket, slot, uid }) {
+            let _gone = (&*told).write_all(&lines::busy("threads"));
             self.hub.outcomes.tell("no thread", || format!("connection of uid {uid}: no thread: {error}"));
         }
     }

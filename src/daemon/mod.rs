@@ -48,6 +48,9 @@ const REPORTS: usize = 1_024;
 /// How often expiries are looked at while one is near.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// Descriptors for everything but connections.
+const OTHER_DESCRIPTORS: u64 = 64;
+
 /// Program and version, as peers are told.
 pub const BUILD: &str = concat!("usherd/", env!("CARGO_PKG_VERSION"));
 
@@ -100,18 +103,17 @@ fn run(options: &Options) -> Result<(), Failure> {
         Err(error) => return Err(held(error)),
     };
     logging::start(&root, options.mode)?;
-    raise_descriptors();
+    let limits = within_descriptors(options.limits.clone(), raise_descriptors());
     first_start::make_keys(&root, &lock).map_err(store_failure)?;
     let identity = Arc::new(first_start::load_daemon_key(&root).map_err(store_failure)?);
-    let credentials =
-        Credentials::load(root.try_clone().map_err(store_failure)?, &options.limits).map_err(store_failure)?;
+    let credentials = Credentials::load(root.try_clone().map_err(store_failure)?, &limits).map_err(store_failure)?;
     // Blocked before any thread is made: each signal is taken by the one thread that waits for it.
     let signals = signals::block()?;
     let folder = root.create_sub(paths::SOCKET_FOLDER).map_err(store_failure)?;
     let listener = Listener::bind(&folder, &lock).map_err(store_failure)?;
 
     let (daemon, stop) =
-        Daemon::start(options, identity, credentials, root, folder, listener, Arc::clone(&lock), signals)?;
+        Daemon::start(&limits, identity, credentials, root, folder, listener, Arc::clone(&lock), signals)?;
     log::info!("{BUILD} is ready in {}, generation {}", paths.root().display(), daemon.hub.generation);
     if options.mode == RunMode::Detached {
         background::tell_launcher(background::READY);
@@ -136,7 +138,7 @@ struct Daemon {
 impl Daemon {
     #[expect(clippy::too_many_arguments, reason = "everything that the set-up has made, handed over once")]
     fn start(
-        options: &Options,
+        limits: &Limits,
         identity: Arc<Identity>,
         credentials: Credentials,
         root: Dir,
@@ -147,7 +149,7 @@ impl Daemon {
     ) -> Result<(Self, Receiver<StopReason>), Failure> {
         let (ask_stop, stop) = bounded(1);
         let (reports, to_registry) = bounded(REPORTS);
-        let hub = Arc::new(hub(&options.limits, identity, credentials, Stop::new(ask_stop), reports)?);
+        let hub = Arc::new(hub(limits, identity, credentials, Stop::new(ask_stop), reports)?);
         let registry = {
             let totals = registry::Totals {
                 sessions: Arc::clone(&hub.totals.sessions),
@@ -251,12 +253,28 @@ fn held(error: StoreError) -> Failure {
     }
 }
 
-/// One descriptor for each connection and a few more: the soft limit goes up to the hard one.
-fn raise_descriptors() {
+/// The soft limit on descriptors goes up to the hard one, which is returned: each connection has one.
+fn raise_descriptors() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
-    if let Err(error) = raised {
-        log::warn!("the limit on descriptors could not be raised: {error}");
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
+    if soft >= hard {
+        return soft;
     }
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            log::warn!("the limit on descriptors could not be raised: {error}");
+            soft
+        }
+    }
+}
+
+/// Connections have a bound that can be kept: at it the newcomer hears `busy`, without a descriptor nobody hears anything.
+fn within_descriptors(mut limits: Limits, descriptors: u64) -> Limits {
+    let room = descriptors.saturating_sub(OTHER_DESCRIPTORS).max(2);
+    if room < limits.connections {
+        log::warn!("{descriptors} descriptors are allowed: no more than {room} connections at once");
+        limits.connections = room;
+    }
+    limits
 }

@@ -2,9 +2,10 @@
 //!
 //! [`Facts`] can only be made by checking: what is inside has its limits and its alphabet.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::ids::SessionId;
@@ -311,13 +312,24 @@ fn check_runtimes(runtimes: &[Box<RawValue>]) -> Result<(), Refusal> {
 }
 
 /// Whether a producer was heard lately.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Heard within 45 s.
     Live,
     /// Not; it will be removed.
     Stale,
+}
+
+/// As a text alone: serde reads `{"live":null}` as the same.
+impl<'de> Deserialize<'de> for State {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match &*Cow::<'de, str>::deserialize(from)? {
+            "live" => Ok(Self::Live),
+            "stale" => Ok(Self::Stale),
+            _ => Err(serde::de::Error::custom("expected live or stale")),
+        }
+    }
 }
 
 /// A session in a list. The names are frozen from the first release.

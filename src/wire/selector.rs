@@ -1,5 +1,5 @@
-//! How a request says which session it means (docs/protocol.md, "Selectors"). Shape and checks; matching is the
-//! registry's.
+//! How a request says which session it means (docs/protocol.md, "Selectors"). Shape and checks; matching is
+//! [`crate::auth`]'s, which grants by selectors as well.
 
 use std::collections::BTreeMap;
 

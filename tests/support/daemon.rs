@@ -54,8 +54,15 @@ impl Place {
 
     /// Starts a daemon in the foreground, its log in `stderr.log`, and waits until it answers.
     pub fn start_daemon(&mut self, args: &[&str]) {
+        let mut command = self.usherd();
+        command.args(args);
+        self.start_daemon_as(command);
+    }
+
+    /// The same by a command that becomes the daemon.
+    pub fn start_daemon_as(&mut self, mut command: Command) {
         let log = std::fs::File::options().create(true).append(true).open(self.log()).unwrap();
-        let child = self.usherd().args(args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         self.daemon = Some(child);
         until("the daemon answers health", || {
             let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();

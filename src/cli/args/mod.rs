@@ -130,7 +130,11 @@ pub struct VerifyArgs {
 
 /// Whether errors are to be told as JSON; asked before the words are understood, since a mistake in them is told too.
 pub fn wants_json(words: &[OsString]) -> bool {
-    let own = words.iter().take_while(|word| *word != OsStr::new("--"));
-    // What follows the program of `run` is the program's.
-    own.clone().next().is_none_or(|verb| verb != OsStr::new("run")) && own.into_iter().any(|word| word == "--json")
+    let mut own = words.iter().take_while(|word| *word != OsStr::new("--"));
+    let has_program = words.first().is_some_and(|verb| verb == OsStr::new("run"));
+    if has_program && !words.iter().any(|word| word == "--") {
+        // What follows the program is the program's, and the first word that is no option may be it.
+        return own.skip(1).take_while(|word| word.as_encoded_bytes().starts_with(b"-")).any(|word| word == "--json");
+    }
+    own.any(|word| word == "--json")
 }

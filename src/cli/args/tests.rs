@@ -138,4 +138,7 @@ fn json_is_seen_also_where_the_words_are_a_mistake() {
     assert!(wants("list --json --bogus"));
     assert!(!wants("send -- --json"));
     assert!(!wants("run prog --json"));
+    assert!(!wants("run --title x -- prog --json"));
+    assert!(wants("run --json --bogus"));
+    assert!(wants("run --title x --json -- prog"));
 }
