@@ -466,7 +466,7 @@ class TestHello(Case):
         stuck.send_raw(b"\0\0")
         begun = time.monotonic()
         self.assertNotIn(b"challenge", silent.read_to_end(1 + SOON))
-        self.assertLess(time.monotonic() - begun, 4.0)
+        self.assertLess(time.monotonic() - begun, 4.9)
         self.assertEqual(halfway.read_to_end(5 + SOON), b"")
         self.assertIsInstance(stuck.wait_end(10 + SOON), str, "a late frame is told")
 
@@ -1125,7 +1125,7 @@ class TestCommands(Case):
         self.assertEqual(producer.next_notification("$/cancel").params, {"id": command.id})
         following = self.send(caller, session_id, b"2")
         producer.answer(command.id, b'"late"')
-        command = producer.next_request(3.0)  # well before the 5 s after which the place is free anyway
+        command = producer.next_request(4.5)  # before the 5 s after which the place is free anyway
         self.assertEqual(command.payload, b"2")
         producer.answer(command.id, b"3")
         self.assertEqual(caller.finish(following).payload, b"3")
