@@ -52,7 +52,7 @@ rm -f '$(DESTDIR)$(3)'
 
 endef
 
-.PHONY: help all check test demo install uninstall
+.PHONY: help all check test soak demo install uninstall
 
 help: ## print this
 	@echo 'usage: make TARGET [VARIABLE=VALUE]...'
@@ -77,6 +77,9 @@ check: ## look at format, lints, documentation, scripts, whitespace, dependencie
 
 test: ## run the whole test suite
 	$(CARGO) test --locked $(CARGOFLAGS)
+
+soak: ## run the tests that take minutes: a million commands through one daemon
+	$(CARGO) test --release --locked $(CARGOFLAGS) --test main soak -- --ignored --nocapture
 
 demo: all ## build, then show what Usher does
 	scripts/demo.sh '$(BUILD_DIR)'

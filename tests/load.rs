@@ -4,88 +4,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::daemon::Place;
-use crate::support::peers::{Caller, Operator, Producer, Reply, big, registration, reply_to, sending};
-use crate::support::process::Process;
+use crate::support::peers::{Caller, Producer, Reply, big, registration, reply_to, sending};
+use crate::support::quiet::Quiet;
 use crate::support::wait::{until, within};
 use crate::support::wire::{Identity, Message, Peer, Stream, is_shut};
 
-/// Threads that the daemon keeps for the next connections.
-const PARKED: usize = 4;
 const MIB: usize = 1024 * 1024;
-
-/// A daemon with an operator, and what it was like before anybody else came.
-struct Quiet {
-    operator: Operator,
-    process: Process,
-    threads: usize,
-    descriptors: usize,
-    place: Place,
-}
-
-impl Quiet {
-    fn new(limits: &[&str]) -> Self {
-        let args: Vec<_> = limits.iter().flat_map(|limit| ["--limit", limit]).collect();
-        let place = Place::with_daemon(&args);
-        let mut operator = Operator::connect(&place);
-        let process = Process(place.pid());
-        until("nobody else is connected", || {
-            (operator.status()["connections"]["open"].as_u64() == Some(1)).then_some(())
-        });
-        let (threads, descriptors) = (process.threads(), process.descriptors());
-        Self { operator, process, threads, descriptors, place }
-    }
-
-    /// Nothing is held any more; to be asked when everybody else has gone.
-    fn is_as_before(&mut self) {
-        let mut last = Value::Null;
-        let held = |status: &Value| -> Vec<String> {
-            let accounts = status["accounts"].as_array().unwrap().iter();
-            let used = accounts.filter(|account| account["used"] != 0 && account["name"] != "operators");
-            let mut held: Vec<_> = used.map(|account| account["name"].to_string()).collect();
-            for holder in status["credentials"].as_array().unwrap() {
-                for name in ["sessions", "in_flight", "queued", "queued_bytes", "outbound_bytes"] {
-                    if holder[name] != 0 {
-                        held.push(format!("{name} of {}", holder["label"]));
-                    }
-                }
-            }
-            for (name, rest) in [("pending", 0), ("sessions", 0)] {
-                if status[name] != rest {
-                    held.push(name.to_owned());
-                }
-            }
-            if status["connections"] != json!({"open": 1, "unfinished_hellos": 0}) {
-                held.push(format!("connections {}", status["connections"]));
-            }
-            held
-        };
-        let begun = Instant::now();
-        until("everything is given back", || {
-            last = self.operator.status();
-            let held = held(&last);
-            assert!(begun.elapsed() < Duration::from_secs(20), "still held: {held:?}\n{last}");
-            held.is_empty().then_some(())
-        });
-        until("every descriptor is closed", || (self.process.descriptors() == self.descriptors).then_some(()));
-        until("threads are gone but the parked ones", || {
-            (self.process.threads() <= self.threads + PARKED).then_some(())
-        });
-    }
-
-    /// What is held of a bound, and was.
-    fn account(&mut self, name: &str) -> Value {
-        let status = self.operator.status();
-        status["accounts"].as_array().unwrap().iter().find(|account| account["name"] == name).unwrap().clone()
-    }
-
-    /// How much more memory it uses than it did.
-    fn grown_mib(&self, before_kib: u64) -> u64 {
-        self.process.resident_kib().saturating_sub(before_kib) / 1024
-    }
-}
 
 fn text(bytes: usize) -> Vec<u8> {
     let mut text = vec![b'x'; bytes];

@@ -3,6 +3,7 @@
 pub mod daemon;
 pub mod peers;
 pub mod process;
+pub mod quiet;
 pub mod system;
 pub mod threads;
 pub mod wait;
