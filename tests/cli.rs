@@ -623,7 +623,9 @@ fn no_verb_leaves_a_daemon_that_nobody_can_manage_any_more() {
     let keys = fs::read_dir(place.path().join("keys")).unwrap().flatten();
     assert!(keys.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains(".new")));
 
-    bundle(&place, "deputy", &["--role", "operator", "--scope", "credential.enroll", "--scope", "credential.list"]);
+    bundle(&place, "narrow", &["--role", "operator", "--scope", "credential.enroll", "--scope", "credential.list"]);
+    fails(&place, &["keys", "revoke", "operator"], 9, "last-operator");
+    bundle(&place, "deputy", &["--role", "operator", "--row"]);
     succeeds(&place, &["keys", "revoke", "reader"]);
     succeeds(&place, &["keys", "renew", "operator", "--expires", "8h"]);
     assert!(place.json(&["keys", "show", "operator"])["expires"].is_string());

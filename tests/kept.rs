@@ -119,3 +119,42 @@ fn half_an_answer_of_a_revoked_session_ends_its_callers_connection() {
     scene.operator.revoke(&scene.victim.id).unwrap();
     assert!(scene.caller.0.try_answer(id).is_none(), "an answer of a revoked session arrived");
 }
+
+#[test]
+fn the_kept_state_of_a_revoked_session_is_told_as_not_there() {
+    let mut scene = Scene::new("producer");
+    let mut victim = Peer::connect(&scene.victim.identity);
+    victim.call("session.register", &registration("victim", 8), Some(b"\"never\"")).unwrap();
+    let mut other = Peer::connect(&Identity::of(&scene.place, "producer"));
+    other.call("session.register", &registration("other", 8), Some(&much())).unwrap();
+    let selecting = |title: &str| json!({"selector": {"title": title}});
+    let filling = scene.caller.0.request("session.get", &selecting("other"), None);
+    scene.until_kept(much().len() / 2);
+    let mut kept = scene.operator.used("outbound-bytes");
+    for (method, params) in [("session.get", selecting("victim")), ("session.wait", selecting("victim"))] {
+        scene.caller.0.request(method, &params, None);
+        scene.until_kept(usize::try_from(kept).unwrap());
+        kept = scene.operator.used("outbound-bytes");
+    }
+    scene.operator.revoke(&scene.victim.id).unwrap();
+    assert_eq!(scene.caller.answer(filling).unwrap().payload, Some(much()));
+    for id in [filling + 1, filling + 2] {
+        assert_eq!(scene.caller.answer(id).unwrap_err().code, "session-not-found");
+    }
+}
+
+#[test]
+fn a_session_is_not_there_from_the_moment_its_revocation_is_answered() {
+    let mut scene = Scene::new("caller");
+    for _ in 0..60 {
+        let victim = scene.operator.enroll(&scene.place, "producer", &json!({}));
+        let mut producer = Peer::connect(&victim.identity);
+        producer.call("session.register", &registration("victim", 8), Some(b"\"state\"")).unwrap();
+        scene.operator.revoke(&victim.id).unwrap();
+        let rows = scene.operator.done("session.list", &json!({})).payload.unwrap();
+        assert_eq!(String::from_utf8_lossy(&rows), "[]");
+        let selecting = json!({"selector": {"title": "victim"}, "deadline_ms": 1});
+        let waited = scene.operator.0.call("session.wait", &selecting, None).unwrap_err();
+        assert_eq!(waited.code, "timeout");
+    }
+}

@@ -184,13 +184,22 @@ impl Credentials {
         Ok((credential.label.clone(), cut))
     }
 
-    /// Moves the end of a credential that has not ended.
-    pub fn renew(&self, by: &Authority, id: CredentialId, expires: Option<jiff::Timestamp>) -> Result<(), Refusal> {
+    /// Moves the end of a credential that has not ended and reaches no further than whoever asks. The operator's permit is
+    /// held until it is done, and given up before a gate is closed.
+    pub fn renew(
+        &self,
+        permit: Permit<'_>,
+        by: &Authority,
+        id: CredentialId,
+        expires: Option<jiff::Timestamp>,
+    ) -> Result<(), Refusal> {
         if expires.is_some_and(|expires| expires <= jiff::Timestamp::now()) {
             return Err(Refusal::invalid("expires lies in the past"));
         }
-        outlives_nobody(by, expires)?;
-        self.change(id, |records, position| {
+        let credential = self.live.read().by_id.get(&id).cloned().ok_or(Code::CredentialNotFound)?;
+        lies_within(by, &credential, expires)?;
+        let mut renewed = Ok(());
+        let change = |records: &mut Records, position: usize| {
             let before = records.clone();
             let target = &mut records.credentials[position];
             if target.revoked.is_some() {
@@ -199,11 +208,17 @@ impl Credentials {
             if !is_open(target) {
                 return Err(Code::Expired.into());
             }
+            let ends_sooner = |new| target.expires.is_none_or(|old| new < old);
+            if expires.is_some_and(ends_sooner) && !by.scopes().has(Method::CredentialRevoke) {
+                let message = "to end a credential sooner needs credential.revoke as well";
+                return Err(Refusal::from(Code::Denied).message(message));
+            }
             target.expires = expires;
             keeps_operators(&before, records)
-        })?;
-        let Some(credential) = self.live.read().by_id.get(&id).cloned() else { return Ok(()) };
-        credential.gate.renew(expires).map_err(|end| {
+        };
+        self.change_and(id, change, || renewed = credential.gate.renew(expires))?;
+        drop(permit);
+        renewed.map_err(|end| {
             // It has run out meanwhile, and the record says otherwise.
             if end == End::Expired {
                 self.expire(&credential);
@@ -260,6 +275,16 @@ impl Credentials {
         id: CredentialId,
         change: impl FnOnce(&mut Records, usize) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
+        self.change_and(id, change, || ())
+    }
+
+    /// The same; `then` follows before another change of the records.
+    fn change_and(
+        &self,
+        id: CredentialId,
+        change: impl FnOnce(&mut Records, usize) -> Result<(), Refusal>,
+        then: impl FnOnce(),
+    ) -> Result<(), Refusal> {
         let mut records = self.records.lock();
         let position = records.credentials.iter().position(|record| record.credential == id);
         let position = position.ok_or(Code::CredentialNotFound)?;
@@ -269,6 +294,7 @@ impl Credentials {
             self.store(&changed, MAX_BYTES).map_err(|error| not_stored(&error))?;
             *records = changed;
         }
+        then();
         Ok(())
     }
 
@@ -295,7 +321,10 @@ fn lies_within(by: &Authority, new: &Credential, expires: Option<jiff::Timestamp
     let beyond = |what: &str| {
         Err(Refusal::from(Code::Denied).message(format!("the new grant reaches further than yours in its {what}")))
     };
-    if new.role == Role::Operator && by.scopes().and(new.grant.scopes()) != new.grant.scopes() {
+    let has_all = by.scopes().and(new.grant.scopes()) == new.grant.scopes();
+    // A row grows with the program: whoever was granted names has not what comes later.
+    let has_row = by.credential().grant.is_row() || !new.grant.is_row();
+    if new.role == Role::Operator && !(has_all && has_row) {
         return beyond("scopes");
     }
     by.credential().grant.holds(&new.grant).or_else(beyond)?;
@@ -319,9 +348,9 @@ fn keeps_operators(before: &Records, after: &Records) -> Result<(), Refusal> {
     if any(before, is_operator) && !any(after, is_operator) {
         return Err(Refusal::from(Code::LastOperator).hint("usher keys renew operator replaces it"));
     }
-    let lasts = |record: &Record| is_operator(record) && record.expires.is_none() && may_enroll(record);
+    let lasts = |record: &Record| is_operator(record) && record.expires.is_none() && is_unbounded(record);
     if any(before, lasts) && !any(after, lasts) {
-        let message = "the last operator credential that has no end and may enroll others has to stay";
+        let message = "the last operator credential that may do everything and has no end has to stay";
         return Err(Refusal::from(Code::LastOperator).message(message).hint("make another one first"));
     }
     Ok(())
@@ -331,11 +360,9 @@ fn is_operator(record: &Record) -> bool {
     record.role == Role::Operator && record.revoked.is_none() && is_open(record)
 }
 
-fn may_enroll(record: &Record) -> bool {
-    match &record.scopes {
-        ScopeList::Row => true,
-        ScopeList::Named(names) => names.iter().any(|name| name == Method::CredentialEnroll.name()),
-    }
+/// One from which every other can be made.
+fn is_unbounded(record: &Record) -> bool {
+    matches!(record.scopes, ScopeList::Row) && record.sessions.is_none() && record.commands.is_none()
 }
 
 fn no_room() -> Refusal {

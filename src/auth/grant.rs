@@ -15,6 +15,7 @@ use super::selection;
 #[derive(Debug, Clone)]
 pub struct Grant {
     scopes: Scopes,
+    is_row: bool,
     sessions: Option<Vec<Selector>>,
     commands: Option<Vec<String>>,
 }
@@ -27,6 +28,7 @@ impl Grant {
         sessions: Option<&Vec<Selector>>,
         commands: Option<&Vec<String>>,
     ) -> Result<Self, Refusal> {
+        let is_row = matches!(scopes, ScopeList::Row);
         let scopes = match scopes {
             ScopeList::Row => Scopes::row(role),
             ScopeList::Named(names) if names.len() > GRANT_LIST_MAX => {
@@ -56,12 +58,17 @@ impl Grant {
         if commands.into_iter().flatten().any(|command| !is_name(command, false)) {
             return Err(Refusal::invalid("a command's name takes 1 to 64 of A-Z a-z 0-9 . _ -"));
         }
-        Ok(Self { scopes, sessions: sessions.cloned(), commands: commands.cloned() })
+        Ok(Self { scopes, is_row, sessions: sessions.cloned(), commands: commands.cloned() })
     }
 
     /// The methods.
     pub fn scopes(&self) -> Scopes {
         self.scopes
+    }
+
+    /// Whether they were granted as the role's row.
+    pub fn is_row(&self) -> bool {
+        self.is_row
     }
 
     /// Whether the session exists for its holder.

@@ -146,8 +146,13 @@ impl Target {
         let root = Dir::open(paths.root()).map_err(missing_is_not_running)?;
         match root.sub(KEYS) {
             Ok(keys) => Ok(keys),
-            // A daemon makes its keys before it listens: a socket without keys is not a first start.
-            Err(error) if error.is_missing() && !listens(&root)? => Err(ConnectFailure::NotRunning),
+            Err(error) if error.is_missing() => {
+                if !listens(&root)? {
+                    return Err(ConnectFailure::NotRunning);
+                }
+                // A daemon makes its keys before it listens: looked at again, now they are there, or it is no first start.
+                Ok(root.sub(KEYS)?)
+            }
             Err(error) => Err(error.into()),
         }
     }

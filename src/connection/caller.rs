@@ -10,6 +10,7 @@ use crate::auth::gate::Permit;
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, PAGE_MAX_BYTES};
 use crate::registry::report::{Report, Wait};
 use crate::route::lane::Call;
+use crate::route::outbound::Origin;
 use crate::route::peer::Place;
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::message;
@@ -90,12 +91,13 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
     let session = on.hub.directory.resolve(&selector, on.peer.authority())?;
     let snapshot = session.snapshot();
     let payload = snapshot.as_ref().map(|snapshot| snapshot.bytes.as_slice());
-    let _gone = on.peer.answer(
-        request.id,
-        &Found { session: session.row(on.peer.authority()) },
-        payload,
-        request.receipt(receipt),
-    );
+    let found = Found { session: session.row(on.peer.authority()) };
+    let answer = on.peer.answering(request.id, &found, payload, request.receipt(receipt));
+    // What the session said is its producer's.
+    let authority = session.lane.producer().authority();
+    let _permit_of_producer = authority.admit_delivery().map_err(|_| Code::SessionNotFound)?;
+    let instead = Some((request.id, Code::SessionNotFound.into()));
+    let _gone = on.peer.send_for(Origin { authority: Arc::clone(authority), instead }, answer);
     Ok(())
 }
 

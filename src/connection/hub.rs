@@ -74,7 +74,7 @@ pub struct Hub {
     /// Every authenticated connection, for shutdown.
     pub peers: Mutex<std::collections::HashMap<ConnectionId, Arc<Peer>>>,
     /// No new sessions.
-    pub draining: AtomicBool,
+    pub draining: Arc<AtomicBool>,
     /// No new work.
     pub closing: AtomicBool,
 }

@@ -1,20 +1,17 @@
 //! Methods of operators, the frozen ones of protocol 0 among them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
-use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::credentials::Enrolment;
 use crate::auth::gate::{End, Permit};
 use crate::auth::record::{Record, ScopeList};
 use crate::ids::{CredentialId, Fingerprint, PublicKey};
-use crate::registry::report::{Report, StopReason};
+use crate::registry::report::{Asked, Report};
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::lines::Role;
 use crate::wire::message;
-use crate::wire::methods::Method;
 use crate::wire::object;
 use crate::wire::selector::Selector;
 
@@ -127,14 +124,6 @@ struct Renewed {
     expires: Option<jiff::Timestamp>,
 }
 
-#[derive(Serialize)]
-struct Sessions {
-    sessions: u64,
-}
-
-#[derive(Serialize)]
-struct Nothing {}
-
 pub(super) fn status(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     let receipt = request.receipt(receipt);
@@ -210,9 +199,9 @@ pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, reque
     Ok(())
 }
 
-pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+pub(super) fn credential_renew(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Renew { credential, expires, receipt } = message::params(request.params)?;
-    on.hub.credentials.renew(on.peer.authority(), credential, expires)?;
+    on.hub.credentials.renew(permit, on.peer.authority(), credential, expires)?;
     on.hub.clock.alarm(std::time::Instant::now());
     let _gone = on.peer.answer(request.id, &Renewed { credential, expires }, None, request.receipt(receipt));
     Ok(())
@@ -220,18 +209,7 @@ pub(super) fn credential_renew(on: &Conversation<'_>, _permit: Permit<'_>, reque
 
 pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
-    on.hub.draining.store(true, SeqCst);
-    let sessions = on.hub.directory.select(&Selector::default(), on.peer.authority(), 0).len() as u64;
-    let receipt = request.receipt(receipt);
-    // Answered first: with no session the daemon ends at once.
-    let _gone = match on.protocol {
-        0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
-        _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),
-    };
-    // The registry looks at the gate again.
-    drop(permit);
-    on.hub.report(Report::Drain { peer: Arc::clone(on.peer) });
-    Ok(())
+    ask(on, permit, request, receipt, Report::Drain)
 }
 
 pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
@@ -239,19 +217,19 @@ pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
     if on.protocol == 0 && force.is_none() {
         return Err(Refusal::invalid("force takes true or false"));
     }
-    let receipt = request.receipt(receipt);
+    ask(on, permit, request, receipt, |asked| Report::Stop(asked, force.unwrap_or(false)))
+}
+
+/// The registry looks at the gate again, and answers.
+fn ask(
+    on: &Conversation<'_>,
+    permit: Permit<'_>,
+    request: &Request<'_>,
+    receipt: bool,
+    report: impl FnOnce(Asked) -> Report,
+) -> Done {
     drop(permit);
-    let (reply, answer) = bounded(1);
-    on.hub.report(Report::Stop { peer: Arc::clone(on.peer), force: force.unwrap_or(false), reply });
-    let sessions = answer.recv().map_err(|_| Code::ShuttingDown)??;
-    on.hub.draining.store(true, SeqCst);
-    // Whoever was revoked while the registry was asked stops nothing.
-    let _permit = on.peer.authority().admit(Method::DaemonStop)?;
-    let _gone = match on.protocol {
-        0 => on.peer.answer(request.id, &Nothing {}, None, receipt),
-        _ => on.peer.answer(request.id, &Sessions { sessions }, None, receipt),
-    };
-    log::info!("stop asked by {}", on.peer.authority().credential().id);
-    on.hub.stop.request(StopReason::Asked);
-    Ok(())
+    let (peer, receipt) = (Arc::clone(on.peer), request.receipt(receipt));
+    let asked = Asked { peer, request: request.id, receipt, tells_sessions: on.protocol > 0 };
+    if on.hub.report(report(asked)) { Ok(()) } else { Err(Code::ShuttingDown.into()) }
 }

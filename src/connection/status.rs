@@ -102,7 +102,7 @@ impl FullStatus {
             &totals.snapshots,
             &totals.streams,
         ];
-        let mut holders = if on.peer.authority().role() == crate::wire::lines::Role::Operator {
+        let mut holders = if all && on.peer.authority().role() == crate::wire::lines::Role::Operator {
             let mut holders = hub.credentials.all();
             holders.retain(|credential| credential.connected() > 0 || credential.shares.rejected.load(Relaxed) > 0);
             holders

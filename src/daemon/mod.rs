@@ -49,7 +49,9 @@ const REPORTS: usize = 1_024;
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Descriptors for everything but connections.
-const OTHER_DESCRIPTORS: u64 = 64;
+const OTHER_DESCRIPTORS: u64 = 32;
+/// With fewer connections a daemon is of no use.
+const CONNECTIONS_MIN: u64 = 16;
 
 /// Program and version, as peers are told.
 pub const BUILD: &str = concat!("usherd/", env!("CARGO_PKG_VERSION"));
@@ -103,7 +105,7 @@ fn run(options: &Options) -> Result<(), Failure> {
         Err(error) => return Err(held(error)),
     };
     logging::start(&root, options.mode)?;
-    let limits = within_descriptors(options.limits.clone(), raise_descriptors());
+    let limits = within_descriptors(options.limits.clone(), raise_descriptors())?;
     first_start::make_keys(&root, &lock).map_err(store_failure)?;
     let identity = Arc::new(first_start::load_daemon_key(&root).map_err(store_failure)?);
     let credentials = Credentials::load(root.try_clone().map_err(store_failure)?, &limits).map_err(store_failure)?;
@@ -163,6 +165,7 @@ impl Daemon {
                 Arc::clone(&hub.lanes),
                 Arc::clone(&hub.clock),
                 hub.stop.clone(),
+                Arc::clone(&hub.draining),
             );
             thread("registry", move || registry.run(&to_registry))?
         };
@@ -218,7 +221,7 @@ fn hub(
         },
         stop,
         peers: Mutex::default(),
-        draining: AtomicBool::new(false),
+        draining: Arc::default(),
         closing: AtomicBool::new(false),
         limits: limits.clone(),
     })
@@ -270,11 +273,17 @@ fn raise_descriptors() -> u64 {
 }
 
 /// Connections have a bound that can be kept: at it the newcomer hears `busy`, without a descriptor nobody hears anything.
-fn within_descriptors(mut limits: Limits, descriptors: u64) -> Limits {
-    let room = descriptors.saturating_sub(OTHER_DESCRIPTORS).max(2);
+fn within_descriptors(mut limits: Limits, descriptors: u64) -> Result<Limits, Failure> {
+    let room = descriptors.saturating_sub(OTHER_DESCRIPTORS);
+    if room < CONNECTIONS_MIN {
+        let least = OTHER_DESCRIPTORS + CONNECTIONS_MIN;
+        let text =
+            format!("{descriptors} descriptors are allowed, and {least} are the least: raise the limit (ulimit -n)");
+        return Err(Failure::new(Exit::Unavailable, "start", text));
+    }
     if room < limits.connections {
         log::warn!("{descriptors} descriptors are allowed: no more than {room} connections at once");
         limits.connections = room;
     }
-    limits
+    Ok(limits)
 }

@@ -8,9 +8,11 @@ mod table;
 mod waiters;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
+use serde::Serialize;
 
 use crate::account::{Charge, Full, Pool};
 use crate::auth::gate::Authority;
@@ -25,7 +27,7 @@ use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
 use crate::wire::selector::Selector;
 
-use report::{Register, Report, Stop, StopReason, Update};
+use report::{Asked, Register, Report, Stop, StopReason, Update};
 use table::Table;
 use waiters::Waiters;
 
@@ -37,6 +39,8 @@ pub struct Registry {
     bounds: Arc<LaneBounds>,
     clock: Arc<Clock>,
     stop: Stop,
+    /// For whoever asks for the status.
+    draining: Arc<AtomicBool>,
     totals: Totals,
     stale: Duration,
     gone: Duration,
@@ -61,6 +65,7 @@ impl Registry {
         bounds: Arc<LaneBounds>,
         clock: Arc<Clock>,
         stop: Stop,
+        draining: Arc<AtomicBool>,
     ) -> Self {
         Self {
             table: Table::default(),
@@ -69,6 +74,7 @@ impl Registry {
             bounds,
             clock,
             stop,
+            draining,
             totals,
             stale: Duration::from_millis(limits.stale_ms),
             gone: Duration::from_millis(limits.gone_ms),
@@ -107,27 +113,46 @@ impl Registry {
             }
             Report::CancelWait { connection, request } => self.waiters.cancel(connection, request),
             Report::Tick => self.tick(Instant::now()),
-            Report::Drain { peer } => {
-                if let Ok(_permit) = peer.authority().admit(Method::DaemonDrain) {
-                    self.table.drain();
-                    self.leave_if_drained();
+            Report::Drain(asked) => self.drain(&asked),
+            Report::Stop(asked, force) => {
+                if let Err(refusal) = self.stop(&asked, force) {
+                    let _gone = asked.peer.refuse(asked.request, &refusal);
                 }
-            }
-            Report::Stop { peer, force, reply } => {
-                let answer = self.stop(&peer, force);
-                let _worker_gone = reply.send(answer);
             }
         }
     }
 
-    /// No new sessions from here on, if the daemon may end. How many there are.
-    fn stop(&mut self, peer: &Peer, force: bool) -> Result<u64, Refusal> {
+    fn drain(&mut self, asked: &Asked) {
+        match asked.peer.authority().admit(Method::DaemonDrain) {
+            Ok(_permit) => {
+                self.take_nobody();
+                let seen = self.directory.select(&Selector::default(), asked.peer.authority(), 0);
+                asked.answer(seen.len());
+                self.leave_if_drained();
+            }
+            Err(code) => {
+                let _gone = asked.peer.refuse(asked.request, &code.into());
+            }
+        }
+    }
+
+    fn take_nobody(&mut self) {
+        self.table.drain();
+        self.draining.store(true, SeqCst);
+    }
+
+    /// Ends the daemon, if it may. The permit is held until all of it is done: whoever is revoked stops all or nothing.
+    fn stop(&mut self, asked: &Asked, force: bool) -> Result<(), Refusal> {
+        let peer = &asked.peer;
         let _permit = peer.authority().admit(Method::DaemonStop)?;
         // Others bar the way as well, but are not told.
         let seen = self.directory.select(&Selector::default(), peer.authority(), 0);
         if force || self.directory.len() == 0 {
-            self.table.drain();
-            return Ok(seen.len() as u64);
+            self.take_nobody();
+            log::info!("stop asked by {}", peer.authority().credential().id);
+            asked.answer(seen.len());
+            self.stop.request(StopReason::Asked);
+            return Ok(());
         }
         let text = match seen.len() {
             0 => "sessions are registered".to_owned(),
@@ -207,6 +232,19 @@ impl Registry {
         if self.table.is_drained() {
             self.stop.request(StopReason::Drained);
         }
+    }
+}
+
+#[derive(Serialize)]
+struct Sessions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<usize>,
+}
+
+impl Asked {
+    fn answer(&self, sessions: usize) {
+        let sessions = self.tells_sessions.then_some(sessions);
+        let _gone = self.peer.answer(self.request, &Sessions { sessions }, None, self.receipt);
     }
 }
 

@@ -38,19 +38,21 @@ pub enum Report {
     /// The clock rang.
     Tick,
     /// No new sessions; end with the last one.
-    Drain {
-        /// Who says so.
-        peer: Arc<Peer>,
-    },
-    /// May the daemon end? With sessions only by force.
-    Stop {
-        /// Who asks.
-        peer: Arc<Peer>,
-        /// Even with sessions.
-        force: bool,
-        /// How many there are.
-        reply: Sender<Result<u64, Refusal>>,
-    },
+    Drain(Asked),
+    /// End. With sessions only by force.
+    Stop(Asked, bool),
+}
+
+/// An operator's request, which the registry answers: what is asked and the answer are one step.
+pub struct Asked {
+    /// Who asks.
+    pub peer: Arc<Peer>,
+    /// The request.
+    pub request: u64,
+    /// Digest of the request where a receipt is asked for.
+    pub receipt: Option<Hash>,
+    /// Whether the answer tells the number of sessions: not in protocol 0.
+    pub tells_sessions: bool,
 }
 
 /// See [`Report::Register`].

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::account::{Charge, Pool};
 use crate::ids::ConnectionId;
 use crate::route::directory::{Directory, Session};
+use crate::route::outbound::Origin;
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::methods::Method;
 use crate::wire::rows::Row;
@@ -87,20 +88,27 @@ impl Waiters {
 /// Answers a wait if that can be done now; whether it has to go on.
 fn waits_on(wait: &Wait, directory: &Directory) -> bool {
     match directory.resolve(&wait.selector, wait.peer.authority()) {
-        Ok(session) => answer(wait, session.row(wait.peer.authority())),
+        Ok(session) => return !answer(wait, &session),
         Err(refusal) if refusal.code == Code::SessionNotFound => return true,
         Err(refusal) => refuse(wait, &refusal),
     }
     false
 }
 
-fn answer(wait: &Wait, session: Row) {
+/// `false`: the session's producer is no longer let through, so that there is nothing to tell.
+fn answer(wait: &Wait, session: &Session) -> bool {
+    let producer = session.lane.producer().authority();
+    let Ok(_permit_of_producer) = producer.admit_delivery() else { return false };
     match wait.peer.authority().admit(Method::SessionWait) {
         Ok(_permit) if wait.peer.settle(wait.request) => {
-            let _gone = wait.peer.answer(wait.request, &Found { session }, None, wait.receipt);
+            let found = Found { session: session.row(wait.peer.authority()) };
+            let text = wait.peer.answering(wait.request, &found, None, wait.receipt);
+            let instead = Some((wait.request, Code::SessionNotFound.into()));
+            let _gone = wait.peer.send_for(Origin { authority: Arc::clone(producer), instead }, text);
         }
         _ => {}
     }
+    true
 }
 
 fn refuse(wait: &Wait, refusal: &Refusal) {

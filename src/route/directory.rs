@@ -218,7 +218,10 @@ pub fn named<'a>(sessions: impl Iterator<Item = &'a Arc<Session>>) -> Vec<Candid
     sessions.take(NAMED_MAX).map(|session| session.candidate()).take_while(fits).collect()
 }
 
+/// One whose producer's gate is closed is gone, whether or not its worker has said so yet.
 fn is_meant(session: &Session, selector: &Selector, authority: &Authority) -> bool {
     let facts = session.facts();
-    selection::matches(selector, session.id, &facts) && authority.credential().grant.selects(session.id, &facts)
+    session.lane.producer().authority().credential().gate.end().is_none()
+        && selection::matches(selector, session.id, &facts)
+        && authority.credential().grant.selects(session.id, &facts)
 }

@@ -220,7 +220,7 @@ impl Lane {
             caller: CallerInfo { credential: caller.id, label: &caller.label },
         };
         let id = state.issued + 1;
-        let origin = Origin { authority: Arc::clone(call.caller.authority()), answers: None };
+        let origin = Origin { authority: Arc::clone(call.caller.authority()), instead: None };
         let Ok(sent) = self.producer.send_for(origin, message::request(id, COMMAND, &params, input)) else {
             return Err(Code::SessionLost.into());
         };
@@ -295,7 +295,8 @@ impl Lane {
             ),
             Outcome::Failed(message) => delivered(Refusal::from(Code::CommandFailed).message(message)),
         };
-        let origin = Origin { authority: Arc::clone(self.producer.authority()), answers: Some(call.request) };
+        let lost = Refusal::from(Code::SessionLost).delivery(Delivery::Delivered);
+        let origin = Origin { authority: Arc::clone(self.producer.authority()), instead: Some((call.request, lost)) };
         let _gone = call.caller.send_for(origin, text);
     }
 

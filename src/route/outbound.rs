@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::account::{Charge, Full, Pool};
 use crate::auth::gate::{Authority, Permit};
-use crate::wire::codes::{Code, Delivery, Refusal};
+use crate::wire::codes::Refusal;
 use crate::wire::frame::Sealer;
 use crate::wire::message::{self, Plaintext};
 
@@ -47,8 +47,8 @@ pub enum Place {
 pub struct Origin {
     /// Whose gate.
     pub authority: Arc<Authority>,
-    /// The peer's request that it answers: when it is dropped, that has failed.
-    pub answers: Option<u64>,
+    /// What the peer's request has come to when its answer is dropped; nothing, where it is no answer.
+    pub instead: Option<(u64, Refusal)>,
 }
 
 /// Nothing was sent and nothing will be: the peer is gone, cut, or no longer let through.
@@ -77,7 +77,11 @@ struct Rest {
 
 enum Text {
     Plain(Plaintext),
-    Sealed { frame: Vec<u8>, from: usize },
+    /// Begun: some of it has left.
+    Sealed {
+        frame: Vec<u8>,
+        from: usize,
+    },
 }
 
 struct State {
@@ -163,7 +167,17 @@ impl Outbound {
         if from == frame.len() {
             return Some(Accepted::Sent);
         }
-        self.keep(state, Text::Sealed { frame, from }, origin, true, make_room)
+        let text = Self::unsent(state, frame, from)?;
+        self.keep(state, text, origin, true, make_room)
+    }
+
+    /// What is to be kept of a frame that was sealed and not sent whole. One that has not begun can still be dropped, so it
+    /// is no frame yet.
+    fn unsent(state: &mut State, frame: Vec<u8>, from: usize) -> Option<Text> {
+        if from > 0 {
+            return Some(Text::Sealed { frame, from });
+        }
+        state.sealer.take_back(frame).ok().map(|frame| Text::Plain(Plaintext::from_frame(frame)))
     }
 
     fn keep(
@@ -236,7 +250,7 @@ impl Outbound {
                 Text::Sealed { .. } if is_barred => return None,
                 Text::Plain(_) if is_barred => {
                     drop(passing);
-                    self.replace(state, origin.and_then(|origin| origin.answers), charge);
+                    self.replace(state, origin.and_then(|origin| origin.instead), charge);
                     continue;
                 }
                 Text::Sealed { frame, from } => (frame, from),
@@ -245,7 +259,8 @@ impl Outbound {
             let from = self.push(&frame, from).ok()?;
             drop(passing);
             if from < frame.len() {
-                state.rest.push_front(Rest { text: Text::Sealed { frame, from }, origin, sent, charge });
+                let text = Self::unsent(state, frame, from)?;
+                state.rest.push_front(Rest { text, origin, sent, charge });
                 return Some(Flushed::Rest);
             }
             sent.store(true, Relaxed);
@@ -255,11 +270,10 @@ impl Outbound {
     }
 
     /// What goes in the place of a message that is dropped.
-    fn replace(&self, state: &mut State, answers: Option<u64>, charge: Charge) {
-        match answers {
-            Some(request) => {
-                let lost = Refusal::from(Code::SessionLost).delivery(Delivery::Delivered);
-                let text = Text::Plain(message::failure(request, &lost.object()));
+    fn replace(&self, state: &mut State, instead: Option<(u64, Refusal)>, charge: Charge) {
+        match instead {
+            Some((request, refusal)) => {
+                let text = Text::Plain(message::failure(request, &refusal.object()));
                 state.rest.push_front(Rest { text, origin: None, sent: Arc::new(AtomicBool::new(false)), charge });
             }
             None => {

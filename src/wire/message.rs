@@ -166,6 +166,11 @@ impl Plaintext {
         &self.0[crate::limits::FRAME_LENGTH_BYTES..]
     }
 
+    /// From what [`frame::Sealer::take_back`] gives.
+    pub fn from_frame(frame: Vec<u8>) -> Self {
+        Self(frame)
+    }
+
     /// Bytes of memory that it takes.
     pub fn capacity(&self) -> usize {
         self.0.capacity()

@@ -8,6 +8,7 @@ use crate::auth::gate::End;
 use crate::auth::record::Records;
 use crate::ids::{PublicKey, random};
 use crate::limits::Limits;
+use crate::wire::codes::Code;
 use crate::wire::frame::Opener;
 use crate::wire::lines::Role;
 
@@ -64,7 +65,8 @@ impl Slow {
 }
 
 fn of(authority: &Arc<Authority>, answers: Option<u64>) -> Option<Origin> {
-    Some(Origin { authority: Arc::clone(authority), answers })
+    let instead = answers.map(|request| (request, Code::SessionLost.into()));
+    Some(Origin { authority: Arc::clone(authority), instead })
 }
 
 #[test]
@@ -94,4 +96,23 @@ fn half_a_frame_of_somebody_whose_gate_closes_ends_the_connection() {
     assert_eq!((slow.outbound.kept(), slow.pool.used()), (0, 0));
     let more = message::request(1, "test", &(), None);
     assert!(slow.outbound.send(&slow.authority, more, None, Place::Next, || false).is_err());
+}
+
+#[test]
+fn a_frame_of_which_nothing_is_written_is_dropped_like_any_other_that_is_kept() {
+    let (mut slow, origin) = (Slow::new(), authority(Role::Caller));
+    let mut filled = 0;
+    // Until the socket takes nothing more: the frame that is kept has not begun.
+    let kept = loop {
+        filled += 1;
+        if let Accepted::Kept { sent, .. } = slow.send(&[b'x'; 1_000], of(&origin, None)) {
+            break sent;
+        }
+    };
+    slow.send(b"22", None);
+    origin.credential().gate.close(End::Revoked);
+    let frames = slow.read();
+    assert_eq!(frames.len(), filled, "those that were written, and the last");
+    assert!(frames.last().unwrap().ends_with(b"22"));
+    assert!(slow.outbound.withdraw(&Sent::Kept(kept)));
 }
