@@ -52,7 +52,7 @@ rm -f '$(DESTDIR)$(3)'
 
 endef
 
-.PHONY: help all check test soak demo install uninstall
+.PHONY: help all check test soak bench demo install uninstall
 
 help: ## print this
 	@echo 'usage: make TARGET [VARIABLE=VALUE]...'
@@ -77,6 +77,9 @@ check: ## look at format, lints, documentation, scripts, whitespace, dependencie
 
 test: ## run the whole test suite
 	$(CARGO) test --locked $(CARGOFLAGS)
+
+bench: ## measure the way of a command and more, as ratios (BENCH_ARGS=--quick for a look)
+	$(CARGO) bench --locked $(CARGOFLAGS) --bench bench -- $(BENCH_ARGS)
 
 soak: ## run the tests that take minutes: a million commands through one daemon
 	$(CARGO) test --release --locked $(CARGOFLAGS) --test main soak -- --ignored --nocapture
