@@ -89,6 +89,11 @@ impl Pool {
         self.used.load(Relaxed)
     }
 
+    /// Whether somebody waits for others to give back.
+    pub fn is_waited_for(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
     fn add(&self, amount: u64) -> Option<()> {
         let taken =
             self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(amount).filter(|&sum| sum <= self.limit));

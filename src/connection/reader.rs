@@ -10,8 +10,11 @@ use crate::account::{Charge, Pool};
 use crate::limits::{FRAME_LENGTH_BYTES, HELLO_LINE_MAX_BYTES};
 use crate::wire::frame::{self, Opener};
 
-/// What a connection keeps while nothing comes.
-const KEPT_BYTES: usize = HELLO_LINE_MAX_BYTES;
+/// What a connection keeps while nothing comes: enough for most commands.
+const KEPT_BYTES: usize = 1_024;
+
+/// How long a peer has to pause until the room of a larger frame is given back.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Why reading is over. The words go into the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub struct Reader {
 impl Reader {
     /// At the connection's first byte.
     pub fn new(socket: Arc<UnixStream>) -> Self {
-        Self { socket, buffer: vec![0; KEPT_BYTES], filled: 0, consumed: 0, timeout: None, charge: None }
+        Self { socket, buffer: vec![0; HELLO_LINE_MAX_BYTES], filled: 0, consumed: 0, timeout: None, charge: None }
     }
 
     /// The next line with its LF.
@@ -95,6 +98,9 @@ impl Reader {
     /// The next frame, opened. Waits for its first byte without end, for the rest of it at most `within`.
     pub fn frame(&mut self, opener: &mut Opener, within: Duration, budget: &Budget) -> Result<&[u8], Ended> {
         self.compact();
+        if self.charge.is_some() && budget.total.is_waited_for() {
+            self.shrink();
+        }
         let mut deadline = None;
         while self.filled < FRAME_LENGTH_BYTES {
             if self.filled > 0 {
@@ -105,12 +111,8 @@ impl Reader {
         let prefix = [self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]];
         let end = FRAME_LENGTH_BYTES + frame::length(prefix).map_err(|_| Ended::FrameLength)?;
         if end > self.buffer.len() {
-            let more = (end - KEPT_BYTES) as u64;
-            // Others give back when they are done: until then the peer waits, as long as a frame may take.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
-            let charge = Charge::take_by(&budget.total, &budget.share, more, deadline);
-            self.charge = Some(charge.map_err(|_| Ended::NoRoom)?);
-            self.buffer.resize(end, 0);
+            self.grow(end, budget, deadline)?;
         }
         while self.filled < end {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + within);
@@ -120,30 +122,48 @@ impl Reader {
         opener.open(&mut self.buffer[FRAME_LENGTH_BYTES..end]).map(|plaintext| &*plaintext).map_err(|_| Ended::Seal)
     }
 
-    /// Drops what was consumed, and what a large frame had taken.
+    /// Room for a frame that is larger than the buffer. Others give back when they are done: until then the peer waits, as
+    /// long as a frame may take.
+    fn grow(&mut self, end: usize, budget: &Budget, deadline: Instant) -> Result<(), Ended> {
+        // What is held already is no help: two frames could then wait for each other.
+        self.charge = None;
+        let more = end.saturating_sub(KEPT_BYTES) as u64;
+        let charge = Charge::take_by(&budget.total, &budget.share, more, deadline);
+        self.charge = Some(charge.map_err(|_| Ended::NoRoom)?);
+        self.buffer.resize(end, 0);
+        Ok(())
+    }
+
+    /// Moves what was not consumed to the front.
     fn compact(&mut self) {
         if self.consumed > 0 {
             self.buffer.copy_within(self.consumed..self.filled, 0);
             self.filled -= self.consumed;
             self.consumed = 0;
         }
-        if self.charge.is_some() && self.filled <= KEPT_BYTES {
+    }
+
+    /// Gives back what a large frame, or the hello, had taken.
+    fn shrink(&mut self) {
+        if self.filled <= KEPT_BYTES {
             self.buffer.truncate(KEPT_BYTES);
             self.buffer.shrink_to_fit();
             self.charge = None;
         }
     }
 
+    /// Reads some. While the buffer is large it waits in short turns: a peer that pauses gives the room back, and one that
+    /// goes on costs no system call for it.
     fn fill(&mut self, deadline: Option<Instant>) -> Result<(), Ended> {
         loop {
-            let timeout = match deadline {
-                None => None,
-                Some(deadline) => match deadline.saturating_duration_since(Instant::now()) {
-                    Duration::ZERO => return Err(Ended::Late),
-                    left => Some(left),
-                },
+            let is_large = self.buffer.len() > KEPT_BYTES;
+            let timeout = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Err(Ended::Late),
+                Some(left) if is_large => Some(left.min(PAUSE)),
+                Some(left) => Some(left),
+                None => is_large.then_some(PAUSE),
             };
-            if timeout.is_some() || self.timeout.is_some() {
+            if timeout != self.timeout {
                 self.socket.set_read_timeout(timeout).map_err(|_| Ended::Failed)?;
                 self.timeout = timeout;
             }
@@ -156,7 +176,12 @@ impl Reader {
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(Ended::Late),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        // Whether it is late is for the clock to say.
+                        if deadline.is_none() {
+                            self.shrink();
+                        }
+                    }
                     io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => return Err(Ended::Eof),
                     _ => return Err(Ended::Failed),
                 },
@@ -194,6 +219,7 @@ mod tests {
             for piece in sent.chunks(4_999) {
                 theirs.write_all(piece).unwrap();
             }
+            theirs
         })
         .unwrap();
         let mut reader = Reader::new(Arc::new(ours));
@@ -202,12 +228,21 @@ mod tests {
         assert_eq!(reader.line(deadline), Ok(b"two\n".to_vec()));
         let (mut opener, within) = (Opener::new(&[1; 32]).unwrap(), Duration::from_secs(10));
         let budget = budget(200_000);
+        let total = Arc::clone(&budget.total);
         for size in [10, 100_000, 1] {
             assert_eq!(reader.frame(&mut opener, within, &budget).unwrap().len(), size);
         }
-        assert_eq!(budget.total.used(), 0, "a large frame is given back when the next one is read");
-        assert_eq!(reader.frame(&mut opener, within, &budget).unwrap_err(), Ended::Eof);
-        writer.join().unwrap();
+        let theirs = writer.join().unwrap();
+        let waiting = crate::threads::spawn("test", move || {
+            let ended = reader.frame(&mut opener, within, &budget).unwrap_err();
+            (ended, reader, budget)
+        });
+        while total.used() > 0 {
+            std::thread::yield_now();
+        }
+        drop(theirs);
+        let (ended, reader, _budget) = waiting.unwrap().join().unwrap();
+        assert_eq!((ended, reader.buffer.len()), (Ended::Eof, KEPT_BYTES), "what a large frame had is given back");
     }
 
     #[test]
@@ -232,13 +267,13 @@ mod tests {
         let mut opener = Opener::new(&[1; 32]).unwrap();
         let within = Duration::from_secs(5);
         assert_eq!(reader.frame(&mut opener, within, &budget(1 << 30)).unwrap_err(), Ended::FrameLength);
-        assert_eq!(reader.buffer.len(), KEPT_BYTES);
+        assert_eq!(reader.buffer.len(), HELLO_LINE_MAX_BYTES);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&1_000_000_u32.to_be_bytes()).unwrap();
         let mut reader = Reader::new(Arc::new(ours));
         let soon = Duration::from_millis(20);
         assert_eq!(reader.frame(&mut opener, soon, &budget(1_000)).unwrap_err(), Ended::NoRoom);
-        assert_eq!(reader.buffer.len(), KEPT_BYTES);
+        assert_eq!(reader.buffer.len(), HELLO_LINE_MAX_BYTES);
     }
 
     #[test]

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::account::Charge;
 use crate::ids::{ConnectionId, Fingerprint};
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, FRAME_MAX_BYTES, HEARTBEAT_MS};
 use crate::route::peer::{Peer, Place};
+use crate::wire::frame::Opener;
+use crate::wire::lines::Role;
 use crate::wire::message;
 use crate::wire::methods::WELCOME;
 
@@ -18,7 +21,10 @@ use super::dispatch::{Conversation, Over};
 use super::hello::{self, Admitted};
 use super::hub::Hub;
 use super::reader::{Budget, Ended, Reader};
-use super::slots::Slot;
+use super::slots::{Finished, Slot};
+
+/// The reason of a connection that ended by a panic.
+const A_BUG: &str = "a bug of usherd";
 
 /// How a connection ended.
 struct Outcome {
@@ -26,10 +32,32 @@ struct Outcome {
     fingerprint: Option<Fingerprint>,
 }
 
-/// Serves a connection and tells the log how it ended. A panic ends this connection only.
-pub fn serve(hub: &Arc<Hub>, socket: Arc<UnixStream>, slot: Slot, uid: u32) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| story(hub, socket, slot)));
-    let outcome = outcome.unwrap_or(Outcome { reason: "a bug of usherd", fingerprint: None });
+/// A connection that was let in and welcomed.
+pub struct Entered {
+    /// First, so that it goes before what is held for it.
+    registered: Registered,
+    reader: Reader,
+    opener: Opener,
+    protocol: u16,
+    fingerprint: Fingerprint,
+    uid: u32,
+    _place: Finished,
+    _charge: Charge,
+}
+
+/// Speaks the hello of a connection. `None`: it has ended, and the log was told how. A panic ends this connection only.
+pub fn enter(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Option<Entered> {
+    let entered = catch_unwind(AssertUnwindSafe(|| hello_and_welcome(hub, socket, slot, uid)));
+    match entered.unwrap_or(Err(Outcome { reason: A_BUG, fingerprint: None })) {
+        Ok(entered) => Some(entered),
+        Err(outcome) => {
+            tell(hub, uid, &outcome);
+            None
+        }
+    }
+}
+
+fn tell(hub: &Hub, uid: u32, outcome: &Outcome) {
     if outcome.reason == hello::HEALTH {
         return;
     }
@@ -39,73 +67,92 @@ pub fn serve(hub: &Arc<Hub>, socket: Arc<UnixStream>, slot: Slot, uid: u32) {
     });
 }
 
-fn story(hub: &Arc<Hub>, socket: Arc<UnixStream>, slot: Slot) -> Outcome {
-    let mut reader = Reader::new(Arc::clone(&socket));
-    let admitted = match hello::receive(hub, &socket, &mut reader, slot) {
-        Ok(admitted) => admitted,
-        Err(not_in) => return Outcome { reason: not_in.reason, fingerprint: not_in.fingerprint },
-    };
-    let Admitted { peer, mut opener, protocol, fingerprint, place: _place, charge: _charge } = admitted;
-    let outcome = |reason| Outcome { reason, fingerprint: Some(fingerprint) };
+fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Result<Entered, Outcome> {
+    let mut reader = Reader::new(Arc::clone(socket));
+    let admitted = hello::receive(hub, socket, &mut reader, slot);
+    let admitted = admitted.map_err(|not_in| Outcome { reason: not_in.reason, fingerprint: not_in.fingerprint })?;
+    let Admitted { peer, opener, protocol, fingerprint, place, charge } = admitted;
+    let outcome = |reason| Err(Outcome { reason, fingerprint: Some(fingerprint) });
 
     // Registered first, looked at again afterwards: a revocation either sees this connection or is seen by it.
-    let _registered = Registered::new(hub, &peer);
+    let registered = Registered::new(hub, peer);
+    let peer = &registered.peer;
     if peer.authority().admit_delivery().is_err() {
         return outcome("revoked during its hello");
     }
     if hub.is_closing() {
         return outcome("daemon is ending");
     }
-    if peer.send(message::notification(WELCOME, &welcome(hub, &peer, protocol))).is_err() {
+    if peer.send(message::notification(WELCOME, &welcome(hub, peer, protocol))).is_err() {
         return outcome("gone before its welcome");
     }
-    let shares = &peer.authority().credential().shares;
-    let budget = Budget { total: Arc::clone(&hub.totals.inbound_bytes), share: Arc::clone(&shares.inbound_bytes) };
-    let within = Duration::from_millis(hub.limits.frame_ms);
-    let mut conversation = Conversation::new(hub, &peer, protocol);
-    loop {
-        let plaintext = match reader.frame(&mut opener, within, &budget) {
-            Ok(plaintext) => plaintext,
-            Err(Ended::Eof) => return outcome("lost"),
-            Err(ended) => {
-                peer.close(ended.word());
-                return outcome(ended.word());
-            }
-        };
-        match conversation.hear(plaintext) {
-            Ok(()) => {}
-            Err(Over::Closed) => {
-                peer.close("closed by peer");
-                return outcome("closed by peer");
-            }
-            Err(Over::Broken(rule)) => {
-                peer.close(rule);
-                return outcome(rule);
+    Ok(Entered { registered, reader, opener, protocol, fingerprint, uid, _place: place, _charge: charge })
+}
+
+impl Entered {
+    /// Whether it will be here for long and mostly idle. Then it goes on in a thread of its own: the one that has spoken
+    /// the hello has needed far more stack for it than anything later does.
+    pub fn stays(&self) -> bool {
+        self.registered.peer.authority().role() == Role::Producer
+    }
+
+    /// Serves it to its end and tells the log how it ended.
+    pub fn serve(mut self) {
+        let reason = catch_unwind(AssertUnwindSafe(|| self.story())).unwrap_or(A_BUG);
+        let outcome = Outcome { reason, fingerprint: Some(self.fingerprint) };
+        tell(&self.registered.hub, self.uid, &outcome);
+    }
+
+    fn story(&mut self) -> &'static str {
+        let (hub, peer) = (&self.registered.hub, &self.registered.peer);
+        let shares = &peer.authority().credential().shares;
+        let budget = Budget { total: Arc::clone(&hub.totals.inbound_bytes), share: Arc::clone(&shares.inbound_bytes) };
+        let within = Duration::from_millis(hub.limits.frame_ms);
+        let mut conversation = Conversation::new(hub, peer, self.protocol);
+        loop {
+            let plaintext = match self.reader.frame(&mut self.opener, within, &budget) {
+                Ok(plaintext) => plaintext,
+                Err(Ended::Eof) => return "lost",
+                Err(ended) => {
+                    peer.close(ended.word());
+                    return ended.word();
+                }
+            };
+            match conversation.hear(plaintext) {
+                Ok(()) => {}
+                Err(Over::Closed) => {
+                    peer.close("closed by peer");
+                    return "closed by peer";
+                }
+                Err(Over::Broken(rule)) => {
+                    peer.close(rule);
+                    return rule;
+                }
             }
         }
     }
 }
 
 /// A connection's entry in its credential and in the hub; taken out when the connection ends, with all that waits for it.
-struct Registered<'a> {
-    hub: &'a Hub,
-    peer: &'a Arc<Peer>,
+struct Registered {
+    hub: Arc<Hub>,
+    peer: Arc<Peer>,
 }
 
-impl<'a> Registered<'a> {
-    fn new(hub: &'a Hub, peer: &'a Arc<Peer>) -> Self {
-        hub.peers.lock().insert(peer.id(), Arc::clone(peer));
-        let connection: Arc<Peer> = Arc::clone(peer);
+impl Registered {
+    fn new(hub: &Arc<Hub>, peer: Arc<Peer>) -> Self {
+        hub.peers.lock().insert(peer.id(), Arc::clone(&peer));
+        let connection: Arc<Peer> = Arc::clone(&peer);
         peer.authority().credential().connect(peer.id(), connection);
         if peer.authority().credential().gate.can_expire() {
             // The sweep goes on by itself while somebody connected can expire.
             hub.clock.alarm(Instant::now());
         }
-        Self { hub, peer }
+        Self { hub: Arc::clone(hub), peer }
     }
 }
 
-impl Drop for Registered<'_> {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.peer.cut_now();
         let id = self.peer.id();
