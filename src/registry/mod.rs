@@ -181,7 +181,13 @@ impl Registry {
         Ok(session)
     }
 
-    fn update(&self, peer: &Peer, session: &Session, facts: Facts, snapshot: Option<Vec<u8>>) -> Result<(), Refusal> {
+    fn update(
+        &self,
+        peer: &Peer,
+        session: &Arc<Session>,
+        facts: Facts,
+        snapshot: Option<Vec<u8>>,
+    ) -> Result<(), Refusal> {
         let _permit = peer.authority().admit(Method::SessionUpdate)?;
         if !self.table.owns(session.id, peer.id()) {
             return Err(Code::NotRegistered.into());
@@ -190,7 +196,7 @@ impl Registry {
             return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
         }
         let snapshot = self.keep(peer.authority(), snapshot)?;
-        session.publish(Arc::new(facts), snapshot);
+        self.directory.update(session, facts, snapshot);
         Ok(())
     }
 

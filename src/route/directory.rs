@@ -1,6 +1,8 @@
 //! Where each session is: what the registry publishes and workers read to route. Only the registry writes it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -79,7 +81,7 @@ impl Session {
     }
 
     /// The registry publishes an update.
-    pub fn publish(&self, facts: Arc<Facts>, snapshot: Option<Snapshot>) {
+    fn publish(&self, facts: Arc<Facts>, snapshot: Option<Snapshot>) {
         *self.facts.write() = facts;
         if let Some(snapshot) = snapshot {
             *self.snapshot.write() = Some(Arc::new(snapshot));
@@ -134,37 +136,103 @@ impl Session {
     }
 }
 
+/// A session and digests of what selectors ask for most, so that a look at a thousand is a look at a thousand numbers.
+/// Who passes is compared in full.
+struct Entry {
+    title: u64,
+    cwd: u64,
+    root: u64,
+    session: Arc<Session>,
+}
+
+/// The digests of a selector; one that is absent lets everybody pass.
+struct Wanted {
+    title: Option<u64>,
+    cwd: Option<u64>,
+    /// Of every folder that contains the path.
+    roots: Option<Vec<u64>>,
+}
+
+impl Wanted {
+    fn lets_pass(&self, entry: &Entry) -> bool {
+        self.title.is_none_or(|title| title == entry.title)
+            && self.cwd.is_none_or(|cwd| cwd == entry.cwd)
+            && self.roots.as_ref().is_none_or(|roots| roots.contains(&entry.root))
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     by_id: HashMap<SessionId, Arc<Session>>,
-    by_order: BTreeMap<u64, Arc<Session>>,
+    /// In order of registration.
+    entries: Vec<Entry>,
+}
+
+impl Inner {
+    fn position(&self, order: u64) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&order, |entry| entry.session.order)
+    }
 }
 
 /// All sessions.
 #[derive(Default)]
 pub struct Directory {
     inner: RwLock<Inner>,
+    digests: RandomState,
 }
 
 impl Directory {
+    fn entry(&self, session: Arc<Session>, facts: &Facts) -> Entry {
+        Entry {
+            title: self.digests.hash_one(&facts.title),
+            // As paths: two that mean the same have the same digest.
+            cwd: self.digests.hash_one(Path::new(&facts.cwd)),
+            root: self.digests.hash_one(selection::root(facts)),
+            session,
+        }
+    }
+
+    fn wanted(&self, selector: &Selector) -> Wanted {
+        let ancestors = |repo| Path::new(repo).ancestors().map(|folder| self.digests.hash_one(folder)).collect();
+        Wanted {
+            title: selector.title.as_ref().map(|title| self.digests.hash_one(title)),
+            cwd: selector.cwd.as_ref().map(|cwd| self.digests.hash_one(Path::new(cwd))),
+            roots: selector.repo.as_ref().map(ancestors),
+        }
+    }
+
     /// The registry publishes a session.
     pub fn insert(&self, session: Arc<Session>) {
+        let entry = self.entry(Arc::clone(&session), &session.facts());
         let mut inner = self.inner.write();
-        inner.by_order.insert(session.order, Arc::clone(&session));
+        let (Ok(place) | Err(place)) = inner.position(session.order);
+        inner.entries.insert(place, entry);
         inner.by_id.insert(session.id, session);
+    }
+
+    /// The registry publishes what a session has become.
+    pub fn update(&self, session: &Arc<Session>, facts: Facts, snapshot: Option<Snapshot>) {
+        let entry = self.entry(Arc::clone(session), &facts);
+        let mut inner = self.inner.write();
+        session.publish(Arc::new(facts), snapshot);
+        if let Ok(place) = inner.position(session.order) {
+            inner.entries[place] = entry;
+        }
     }
 
     /// The registry takes one back.
     pub fn remove(&self, id: SessionId) -> Option<Arc<Session>> {
         let mut inner = self.inner.write();
         let session = inner.by_id.remove(&id)?;
-        inner.by_order.remove(&session.order);
+        if let Ok(place) = inner.position(session.order) {
+            inner.entries.remove(place);
+        }
         Some(session)
     }
 
     /// Everybody, in order of registration.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        self.inner.read().by_order.values().cloned().collect()
+        self.inner.read().entries.iter().map(|entry| Arc::clone(&entry.session)).collect()
     }
 
     /// How many there are.
@@ -174,22 +242,25 @@ impl Directory {
 
     /// Those that the selector means and that exist for the peer, in order of registration, from `from` on.
     pub fn select(&self, selector: &Selector, authority: &Authority, from: u64) -> Vec<Arc<Session>> {
-        if let Some(id) = selector.session.as_ref().and_then(|text| text.parse::<SessionId>().ok()) {
-            let session = self.inner.read().by_id.get(&id).cloned();
-            return session
-                .into_iter()
-                .filter(|session| session.order >= from && is_meant(session, selector, authority))
-                .collect();
-        }
-        let candidates: Vec<_> =
-            self.inner.read().by_order.range(from..).map(|(_, session)| Arc::clone(session)).collect();
-        let mut found: Vec<_> =
-            candidates.into_iter().filter(|session| is_meant(session, selector, authority)).collect();
+        let mut found = self.candidates(selector, from);
+        found.retain(|session| is_meant(session, selector, authority));
         if selector.repo.is_some() {
             let nearest = found.iter().map(|session| selection::depth(&session.facts())).max();
             found.retain(|session| Some(selection::depth(&session.facts())) == nearest);
         }
         found
+    }
+
+    /// All that may be meant, and a few more.
+    fn candidates(&self, selector: &Selector, from: u64) -> Vec<Arc<Session>> {
+        let inner = self.inner.read();
+        if let Some(id) = selector.session.as_ref().and_then(|text| text.parse::<SessionId>().ok()) {
+            return inner.by_id.get(&id).filter(|session| session.order >= from).cloned().into_iter().collect();
+        }
+        let (Ok(first) | Err(first)) = inner.position(from);
+        let wanted = self.wanted(selector);
+        let passing = inner.entries[first..].iter().filter(|entry| wanted.lets_pass(entry));
+        passing.map(|entry| Arc::clone(&entry.session)).collect()
     }
 
     /// The one session that the selector means.

@@ -200,8 +200,7 @@ impl Bench<'_> {
         let mut with = crowded.part("callers", &[1, SMALL]);
         let mut without = alone.part("callers", &[1, SMALL]);
         let turns = self.options.turns(4_000);
-        let pairs =
-            Pairs::take(self.options.samples(), || sample(&mut with, turns), || sample(&mut without, turns));
+        let pairs = Pairs::take(self.options.samples(), || sample(&mut with, turns), || sample(&mut without, turns));
         drop(crowd);
         self.add(Row::pairs(name, &pairs, Some(1.1)));
     }

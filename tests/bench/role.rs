@@ -66,7 +66,8 @@ pub fn structured(bytes: usize) -> Vec<u8> {
     let mut text = String::from(r#"{"rows":["#);
     let mut number = 0;
     loop {
-        let row = format!(r#"{{"id":{number},"path":"src/file-{number}.rs","ok":true,"tags":["a","b"],"score":{number}.5}}"#);
+        let row =
+            format!(r#"{{"id":{number},"path":"src/file-{number}.rs","ok":true,"tags":["a","b"],"score":{number}.5}}"#);
         if text.len() + row.len() + 12 > bytes {
             break;
         }
