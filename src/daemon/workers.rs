@@ -112,8 +112,11 @@ impl Workers {
 fn run(hub: &Arc<Hub>, shared: &Arc<Shared>, jobs: &Receiver<Job>, first: Job) {
     let mut job = first;
     loop {
-        if let Some(entered) = worker::enter(hub, &job.socket, job.slot, job.uid) {
-            drop(job.socket);
+        let Job { socket, slot, uid } = job;
+        let entered = worker::enter(hub, &socket, slot, uid);
+        // What was not let in is closed by this.
+        drop(socket);
+        if let Some(entered) = entered {
             serve(shared, entered);
         }
         let parked = shared.parked.fetch_add(1, SeqCst);
