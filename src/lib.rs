@@ -21,7 +21,7 @@
 //! | `registry` | the one owner of sessions |
 //! | `connection` | one connection from its first byte to its last |
 //! | `daemon` | `usherd`: set-up, threads, shutdown |
-//! | `client` | the other end: connect, prove, call, start a daemon |
+//! | [`client`] | the other end, and the library: connect, prove, call, be a session, start a daemon |
 //! | `cli` | `usher` |
 //!
 //! docs/architecture.md tells the same story at length, docs/protocol.md holds every byte.
@@ -29,7 +29,7 @@
 mod account;
 mod auth;
 mod cli;
-mod client;
+pub mod client;
 mod connection;
 mod daemon;
 mod error;

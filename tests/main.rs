@@ -12,6 +12,7 @@ mod handshake;
 mod hostile;
 mod interop;
 mod kept;
+mod library;
 mod load;
 mod operators;
 mod project;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::client::{CallError, Caller, ConnectFailure, Connection, Hello, Reply, Target, connect};
 use crate::error::{Exit, Failure};
@@ -23,9 +24,6 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// For an incompatible daemon's word on how many sessions hold it: the verb has to end within a second.
 const ASIDE: Duration = Duration::from_millis(400);
-
-/// Pages of a list; a daemon that never ends one is not followed for ever.
-const PAGES_MAX: usize = 4_096;
 
 /// A connection for one verb.
 pub struct Asker {
@@ -51,7 +49,7 @@ impl From<Missed> for Trouble {
 
 /// Where the daemon of this invocation is.
 pub fn target(global: &Global) -> Result<Target, Trouble> {
-    Ok(Target::from_env(global.credential.as_deref())?)
+    Ok(Target::find(global.credential.as_deref())?)
 }
 
 /// The role for a method: a bundle's own if it has the method, else a caller.
@@ -88,7 +86,7 @@ impl Asker {
             done => done,
         };
         match connection {
-            Ok(connection) => Ok(Self::over(connection)),
+            Ok(connection) => Self::over(connection).map_err(|failure| Missed::Trouble(explained(target, failure))),
             Err(ConnectFailure::NotRunning) => Err(Missed::NotRunning),
             Err(failure) => Err(Missed::Trouble(explained(target, failure))),
         }
@@ -97,17 +95,17 @@ impl Asker {
     /// Connects through protocol 0, which every daemon speaks with operators.
     pub fn connect_zero(target: &Target, patience: Duration) -> Result<Self, ConnectFailure> {
         let hello = Hello { protocol: Range::ZERO, patience, ..Hello::new(Role::Operator) };
-        connect(target, &hello).map(Self::over)
+        connect(target, &hello).and_then(Self::over)
     }
 
     /// Over a connection that is there.
-    pub fn over(connection: Connection) -> Self {
-        Self { caller: Caller::new(connection) }
+    pub fn over(connection: Connection) -> Result<Self, ConnectFailure> {
+        Ok(Self { caller: Caller::over(connection)? })
     }
 
     /// The client under it.
-    pub fn caller(&mut self) -> &mut Caller {
-        &mut self.caller
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// A question without a payload.
@@ -133,30 +131,14 @@ impl Asker {
             .map_err(|error| trouble::call(method.name(), error))
     }
 
-    /// All pages of a list; `params` gives those of a page.
-    pub fn pages<P: Serialize>(
-        &mut self,
-        method: Method,
-        params: impl Fn(Option<Box<RawValue>>) -> P,
-    ) -> Result<Vec<Box<RawValue>>, Trouble> {
-        #[derive(serde::Deserialize)]
-        struct Page {
-            #[serde(default)]
-            next: Option<Box<RawValue>>,
-        }
-        let mut rows = Vec::new();
-        let mut page = None;
-        for _ in 0..PAGES_MAX {
-            let reply = self.ask(method, &params(page))?;
-            let more: Vec<Box<RawValue>> = serde_json::from_slice(reply.payload.as_deref().unwrap_or(b"[]"))
-                .map_err(|_| misread(method.name()))?;
-            rows.extend(more);
-            page = read::<Page>(&reply.result, method.name())?.next;
-            if page.is_none() {
-                return Ok(rows);
-            }
-        }
-        Err(misread(method.name()))
+    /// All pages of a list.
+    pub fn pages(&mut self, method: Method, params: &impl Serialize) -> Result<Vec<Box<RawValue>>, Trouble> {
+        let params = match serde_json::to_value(params) {
+            Ok(Value::Object(params)) => params,
+            _ => Map::new(),
+        };
+        let pages = self.caller.pages(method.name(), params, PATIENCE);
+        pages.map(|item| item.map_err(|error| trouble::call(method.name(), error))).collect()
     }
 }
 

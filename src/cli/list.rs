@@ -38,8 +38,6 @@ const COLUMNS: &[Column] = &[
 #[derive(Serialize)]
 struct List<'a> {
     selector: &'a Selector,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    page: Option<Box<RawValue>>,
 }
 
 #[derive(Serialize)]
@@ -66,7 +64,7 @@ pub fn main(global: &Global, args: &SelectorArgs) -> Outcome {
         }
         Err(Missed::Trouble(trouble)) => return Err(trouble),
     };
-    let sessions = asker.pages(Method::SessionList, |page| List { selector: &selector, page })?;
+    let sessions = asker.pages(Method::SessionList, &List { selector: &selector })?;
     if global.json {
         let generation = Some(asker.caller().proved().generation);
         out::json(&Document { daemon: "running", generation, sessions })?;

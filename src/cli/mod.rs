@@ -27,6 +27,7 @@ mod send;
 mod status;
 mod stop;
 mod table;
+mod text;
 mod time;
 mod trouble;
 mod verify;

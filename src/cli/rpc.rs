@@ -63,7 +63,7 @@ pub fn main(global: &Global, args: &RpcArgs) -> Outcome {
     if role == Role::Operator {
         ask::operator_is_meant(global)?;
     }
-    let mut asker = Asker::connect_as(&target, role)?;
+    let asker = Asker::connect_as(&target, role)?;
     let deadline =
         Instant::now() + Duration::from_millis(seen.deadline_ms.unwrap_or(PATIENCE_MS).min(86_400_000)) + SLACK;
     let called = if seen.receipt == Some(true) && payload.is_none() {

@@ -187,6 +187,10 @@ pub fn call(what: &str, error: CallError) -> Trouble {
             Failure::new(Exit::Timeout, Code::Timeout.word(), format!("the daemon did not answer {what} in time"))
         }
         CallError::TooLarge => Failure::new(Exit::Usage, Code::TooLarge.word(), format!("{what} is too large to send")),
+        CallError::InvalidPayload(why) => {
+            Failure::new(Exit::Usage, Code::InvalidPayload.word(), format!("the input is not one JSON text: {why}"))
+        }
+        CallError::Misread => return super::ask::misread(what),
         CallError::BadReceipt(why) => Failure::new(
             Exit::Negative,
             "bad-receipt",

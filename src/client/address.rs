@@ -13,7 +13,7 @@ use crate::store::{Dir, Kind, Paths, Problem, StoreError, pem};
 use crate::wire::lines::Role;
 
 use super::bundle::{self, Bundle};
-use super::failure::ConnectFailure;
+use super::failure::{ConnectError, ConnectFailure};
 
 /// 43 characters and LF; room to say what else it is.
 const PUBLIC_KEY: Kind = Kind { secret: false, max_bytes: 4096 };
@@ -47,12 +47,27 @@ pub(super) struct Keys {
 
 impl Target {
     /// The directory with the default keys.
-    pub fn home(paths: Paths) -> Self {
+    pub(crate) fn home(paths: Paths) -> Self {
         Self(Place::Home { paths, key: None })
     }
 
-    /// A bundle's folder.
-    pub fn bundle(path: &Path) -> Result<Self, ConnectFailure> {
+    /// The directory with the default keys: `USHER_DIR` of the programs. It need not exist yet.
+    pub fn dir(path: &Path) -> Result<Self, ConnectError> {
+        Ok(Self::home(Paths::at(path).map_err(ConnectFailure::from)?))
+    }
+
+    /// A bundle's folder, as `usher keys new --out` makes it.
+    pub fn bundle(path: &Path) -> Result<Self, ConnectError> {
+        Ok(Self::open_bundle(path)?)
+    }
+
+    /// What the programs use too: the bundle that is named, else that of `USHER_CREDENTIAL`, else the directory
+    /// `USHER_DIR`, else the one in the home directory.
+    pub fn from_env(credential: Option<&Path>) -> Result<Self, ConnectError> {
+        Ok(Self::find(credential)?)
+    }
+
+    pub(crate) fn open_bundle(path: &Path) -> Result<Self, ConnectFailure> {
         let path = std::path::absolute(path).map_err(|error| StoreError::io(path, &error))?;
         let bundle = Bundle::read(&Dir::open(&path).map_err(bundle_remedy)?)?;
         Ok(Self(Place::Bundle { path, bundle }))
@@ -60,24 +75,24 @@ impl Target {
 
     /// The same directory with another file of its key folder in place of the role's key; a bundle stays as it is.
     #[must_use]
-    pub fn with_key(&self, name: &str) -> Self {
+    pub(crate) fn with_key(&self, name: &str) -> Self {
         match &self.0 {
             Place::Home { paths, .. } => Self(Place::Home { paths: paths.clone(), key: Some(name.to_owned()) }),
             Place::Bundle { .. } => self.clone(),
         }
     }
 
-    /// What was named on the command line, else `USHER_CREDENTIAL`, else the directory.
-    pub fn from_env(credential: Option<&Path>) -> Result<Self, ConnectFailure> {
+    /// As [`Target::from_env`].
+    pub(crate) fn find(credential: Option<&Path>) -> Result<Self, ConnectFailure> {
         let named = std::env::var_os("USHER_CREDENTIAL").filter(|value| !value.is_empty()).map(PathBuf::from);
         match credential.map(Path::to_owned).or(named) {
-            Some(path) => Self::bundle(&path),
+            Some(path) => Self::open_bundle(&path),
             None => Ok(Self::home(Paths::from_env()?)),
         }
     }
 
     /// The directory; none for a bundle, which knows only the socket.
-    pub fn paths(&self) -> Option<&Paths> {
+    pub(crate) fn paths(&self) -> Option<&Paths> {
         match &self.0 {
             Place::Home { paths, .. } => Some(paths),
             Place::Bundle { .. } => None,
@@ -85,7 +100,7 @@ impl Target {
     }
 
     /// The bundle, if it is one.
-    pub fn as_bundle(&self) -> Option<&Bundle> {
+    pub(crate) fn as_bundle(&self) -> Option<&Bundle> {
         match &self.0 {
             Place::Home { .. } => None,
             Place::Bundle { bundle, .. } => Some(bundle),
@@ -93,7 +108,7 @@ impl Target {
     }
 
     /// Where the daemon listens.
-    pub fn socket_folder(&self) -> PathBuf {
+    pub(crate) fn socket_folder(&self) -> PathBuf {
         match &self.0 {
             Place::Home { paths, .. } => paths.socket_folder(),
             Place::Bundle { bundle, .. } => PathBuf::from(&bundle.socket_folder),
@@ -101,7 +116,7 @@ impl Target {
     }
 
     /// The rendezvous.
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.socket_folder().join(SOCKET)
     }
 
@@ -115,7 +130,7 @@ impl Target {
     }
 
     /// The daemon's key, for whoever checks a receipt.
-    pub fn daemon_key(&self) -> Result<PublicKey, ConnectFailure> {
+    pub(crate) fn daemon_key(&self) -> Result<PublicKey, ConnectFailure> {
         Ok(read_public_key(&self.open_keys()?, bundle::DAEMON_KEY)?)
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -20,6 +20,7 @@ use crate::wire::codes::{Code, ErrorObject, Refusal};
 use crate::wire::frame::{FrameError, Opener, Sealer};
 use crate::wire::message::{self, Header, Plaintext};
 use crate::wire::methods::CLOSING;
+use crate::wire::transcript::Hash;
 
 use super::failure::SendError;
 use super::inbound::{Inbound, Stop};
@@ -28,6 +29,9 @@ use super::welcome::{ClosingNote, Welcome};
 
 /// The daemon takes a frame within this time, or does not run any more.
 const WRITE: Duration = Duration::from_secs(10);
+
+/// What it gets for the last frame.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What the handshake established.
 #[derive(Debug, Clone)]
@@ -38,6 +42,8 @@ pub struct Proved {
     pub daemon: PublicKey,
     /// Which start of it.
     pub generation: Generation,
+    /// The hash of these lines, which is this connection's alone: what a signature names to be of no use on another.
+    pub t3: Hash,
 }
 
 /// A connection that the daemon has welcomed.
@@ -74,7 +80,7 @@ impl Connection {
 }
 
 struct Outgoing {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     sealer: Sealer,
     last_id: u64,
     closed: bool,
@@ -82,62 +88,92 @@ struct Outgoing {
 
 /// The writing half; clones share it.
 #[derive(Clone)]
-pub struct Sender(Arc<Mutex<Outgoing>>);
+pub struct Sender {
+    outgoing: Arc<Mutex<Outgoing>>,
+    /// Beside the lock, so that whoever waits in it for the kernel can be ended.
+    stream: Arc<UnixStream>,
+}
 
 impl Sender {
     pub(super) fn new(stream: UnixStream, sealer: Sealer) -> Self {
-        Self(Arc::new(Mutex::new(Outgoing { stream, sealer, last_id: 0, closed: false })))
+        let stream = Arc::new(stream);
+        let outgoing = Outgoing { stream: Arc::clone(&stream), sealer, last_id: 0, closed: false };
+        Self { outgoing: Arc::new(Mutex::new(outgoing)), stream }
+    }
+
+    /// Waits for the others that write, at most until the deadline.
+    fn lock(&self, deadline: Instant) -> Result<MutexGuard<'_, Outgoing>, SendError> {
+        self.outgoing.try_lock_until(deadline).ok_or(SendError::Lost)
+    }
+
+    fn send(&self, plaintext: Plaintext) -> Result<(), SendError> {
+        let deadline = Instant::now() + WRITE;
+        self.lock(deadline)?.send(plaintext, deadline)
     }
 
     /// Asks; the answer comes to the receiver under the id.
     pub fn request(&self, method: &str, params: &impl Serialize, payload: Option<&[u8]>) -> Result<u64, SendError> {
-        self.request_seen(method, params, payload, |_| ())
+        self.request_seen(method, params, payload, Instant::now() + WRITE, |_, _| ())
     }
 
-    /// As [`Sender::request`]; `see` gets the plaintext, as a receipt is about it.
+    /// As [`Sender::request`], out until the deadline. Before the first byte is, `see` gets the id and the plaintext: an
+    /// answer may come before this returns. `see` runs under the lock and must not take another that is held around
+    /// calls of this half.
     pub(super) fn request_seen(
         &self,
         method: &str,
         params: &impl Serialize,
         payload: Option<&[u8]>,
-        see: impl FnOnce(&[u8]),
+        deadline: Instant,
+        see: impl FnOnce(u64, &[u8]),
     ) -> Result<u64, SendError> {
-        let mut outgoing = self.0.lock();
+        let mut outgoing = self.lock(deadline)?;
         let id = outgoing.last_id + 1;
         let plaintext = message::request(id, method, params, payload);
-        see(plaintext.text());
-        outgoing.send(plaintext)?;
+        see(id, plaintext.text());
+        outgoing.send(plaintext, deadline)?;
         outgoing.last_id = id;
         Ok(id)
     }
 
     /// Tells.
     pub fn notify(&self, method: &str, params: &impl Serialize) -> Result<(), SendError> {
-        self.0.lock().send(message::notification(method, params))
+        self.send(message::notification(method, params))
     }
 
     /// Answers a request of the daemon.
     pub fn answer(&self, id: u64, result: &impl Serialize, payload: Option<&[u8]>) -> Result<(), SendError> {
-        self.0.lock().send(message::answer(id, &message::result(result), None, payload))
+        self.send(message::answer(id, &message::result(result), None, payload))
     }
 
-    /// Answers a request of the daemon with a failure.
-    pub fn fail(&self, id: u64, code: Code, message: &str) -> Result<(), SendError> {
-        self.0.lock().send(message::failure(id, &Refusal::from(code).message(message).object()))
+    /// Answers a request of the daemon with a failure; `word` is `data.code`, ours or one of the application's.
+    pub fn fail(&self, id: u64, word: &str, message: &str) -> Result<(), SendError> {
+        let mut error = Refusal::from(Code::CommandFailed).message(message).object();
+        if let Some(data) = &mut error.data {
+            word.clone_into(&mut data.code);
+        }
+        self.send(message::failure(id, &error))
     }
 
-    /// Sends the last frame and shuts the stream; the receiver then ends. Further calls do nothing.
+    /// Sends the last frame and shuts the stream; the receiver then ends. Further calls do nothing. A daemon that does
+    /// not read is not waited for long.
     pub fn close(&self, reason: &str) {
-        let mut outgoing = self.0.lock();
+        let deadline = Instant::now() + GOODBYE;
+        let Ok(mut outgoing) = self.lock(deadline) else { return self.cut() };
         if !outgoing.closed {
-            let _ = outgoing.send(message::notification(CLOSING, &serde_json::json!({ "reason": reason })));
+            let _ = outgoing.send(message::notification(CLOSING, &serde_json::json!({ "reason": reason })), deadline);
             outgoing.end();
         }
+    }
+
+    /// Ends the stream at once, whoever is writing to it.
+    pub fn cut(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
 impl Outgoing {
-    fn send(&mut self, plaintext: Plaintext) -> Result<(), SendError> {
+    fn send(&mut self, plaintext: Plaintext, deadline: Instant) -> Result<(), SendError> {
         if self.closed {
             return Err(SendError::Lost);
         }
@@ -150,7 +186,7 @@ impl Outgoing {
             FrameError::Length => SendError::TooLarge,
             FrameError::Seal | FrameError::Exhausted => SendError::Lost,
         })?;
-        outbound::write_all(&self.stream, &frame, Instant::now() + WRITE).map_err(|_| {
+        outbound::write_all(&self.stream, &frame, deadline).map_err(|_| {
             self.end();
             SendError::Lost
         })

@@ -2,6 +2,7 @@
 //!
 //! Owns: the sentences. Invariant: what an unproved peer said is only ever a hint; nothing of it is repeated unescaped.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub enum ConnectFailure {
     },
     /// A file of ours cannot be used.
     Store(StoreError),
+    /// There is no thread to be had.
+    NoThread,
     /// A daemon could not be started.
     NotStarted {
         /// Its last word, or what is wrong.
@@ -132,6 +135,10 @@ impl From<ConnectFailure> for Failure {
                     .hint("unset USHER_CREDENTIAL or name another bundle with --credential")
             }
             ConnectFailure::Store(error) => error.into(),
+            ConnectFailure::NoThread => {
+                Self::new(Exit::Capacity, Code::Busy.word(), "the system has no thread to spare")
+                    .hint("try again later")
+            }
             ConnectFailure::NotStarted { reason } => {
                 Self::new(Exit::Unavailable, "not-started", format!("the daemon did not start: {reason}"))
             }
@@ -149,6 +156,32 @@ fn hung(pid: Option<u32>, waited: Duration) -> Failure {
 fn shown(path: &std::path::Path) -> String {
     escaped(&path.to_string_lossy(), 4096)
 }
+
+/// Why there is no connection, for users of the library: a sentence to show, and a word to act on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectError(Failure);
+
+impl ConnectError {
+    /// `not-running`, `impostor`, `incompatible`, `revoked` …: what `usher --json` tells as `code`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.0.code
+    }
+}
+
+impl From<ConnectFailure> for ConnectError {
+    fn from(failure: ConnectFailure) -> Self {
+        Self(failure.into())
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl std::error::Error for ConnectError {}
 
 /// `protocol 1` or `protocols 1 to 3`.
 pub fn range(range: Range) -> String {

@@ -93,6 +93,7 @@ pub fn connect(target: &Target, hello: &Hello) -> Result<Connection, ConnectFail
         lines: [text(&first), text(&line), text(&proof_line), text(&client_proof)],
         daemon: keys.daemon,
         generation: challenge.generation,
+        t3,
     };
     let (hung, deadline) = (wire.hung(), wire.deadline);
     let stream = wire.stream().try_clone().map_err(|_| ConnectFailure::Lost)?;

@@ -13,6 +13,9 @@ use crate::wire::frame::{self, Opener};
 /// Bytes that are asked of the kernel at once: most messages are smaller, a large one comes in few steps.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// Below this a timeout is exact.
+const HALVED: Duration = Duration::from_millis(50);
+
 /// A frame that began must be whole by then.
 const FRAME: Duration = Duration::from_secs(10);
 
@@ -116,8 +119,7 @@ impl Inbound {
         }
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout = left.map(|left| left.max(Duration::from_millis(1)));
-            if timeout.is_some() || self.timeout.is_some() {
+            if let Some(timeout) = better_timeout(self.timeout, left) {
                 self.stream.set_read_timeout(timeout).map_err(|_| Stop::End)?;
                 self.timeout = timeout;
             }
@@ -136,6 +138,19 @@ impl Inbound {
                 Err(_) => return Err(Stop::End),
             }
         }
+    }
+}
+
+/// The timeout to set before a read that has so much time left; none where the one that is set will do. Setting it costs
+/// a system call, so a shorter one that is set already is let stand: the reader looks at the time and reads on.
+fn better_timeout(set: Option<Duration>, left: Option<Duration>) -> Option<Option<Duration>> {
+    match (set, left) {
+        (None, None) => None,
+        (Some(_), None) => Some(None),
+        (Some(set), Some(left)) if set <= left && set >= left / 16 => None,
+        // Half of it, so that it will do for the next reads too; all of it at the end.
+        (_, Some(left)) if left > HALVED => Some(Some(left / 2)),
+        (_, Some(left)) => Some(Some(left.max(Duration::from_millis(1)))),
     }
 }
 
@@ -193,6 +208,25 @@ mod tests {
             scope.spawn(|| theirs.write_all(&frame[100..]).unwrap());
             assert!(ours.frame(&mut opener, None).unwrap() == text);
         });
+    }
+
+    #[test]
+    fn a_timeout_is_rarely_set_again_and_never_longer_than_what_is_left() {
+        let seconds = Duration::from_secs;
+        let (mut set, mut times) = (None, 0);
+        // A message every 10 ms for as long as a heartbeat leaves.
+        for passed in 0..1_000_u64 {
+            let left = seconds(10) - Duration::from_millis(10 * passed);
+            if let Some(timeout) = better_timeout(set, Some(left)) {
+                (set, times) = (timeout, times + 1);
+            }
+            assert!(set.unwrap() <= left);
+        }
+        assert!(times < 15, "{times}");
+        assert_eq!(better_timeout(None, None), None);
+        assert_eq!(better_timeout(Some(seconds(1)), None), Some(None));
+        assert_eq!(better_timeout(Some(seconds(1)), Some(Duration::ZERO)), Some(Some(Duration::from_millis(1))));
+        assert_eq!(better_timeout(Some(Duration::from_millis(1)), Some(seconds(10))), Some(Some(seconds(5))));
     }
 
     #[test]

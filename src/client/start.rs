@@ -41,15 +41,20 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Connects, after starting a daemon where there is none. A bundle knows no directory: for it nothing is started.
-/// `begun` is told once the start goes on without us, for whoever will not wait for its end.
-pub fn connect_or_start(target: &Target, hello: &Hello, begun: impl FnOnce()) -> Result<Connection, ConnectFailure> {
+/// `program` is started in place of the one that was installed with this one. `begun` is told once the start goes on without us, for whoever will not wait for its end.
+pub fn connect_or_start(
+    target: &Target,
+    hello: &Hello,
+    program: Option<&Path>,
+    begun: impl FnOnce(),
+) -> Result<Connection, ConnectFailure> {
     let first = match connect(target, hello) {
         Err(failure) if is_absence(&failure) => failure,
         done => return done,
     };
     let Some(paths) = target.paths() else { return Err(first) };
     let deadline = Instant::now() + Duration::from_millis(START_MS);
-    start(paths, begun)?;
+    start(paths, program, begun)?;
     let mut pause = PAUSE;
     loop {
         match connect(target, hello) {
@@ -67,9 +72,9 @@ fn is_absence(failure: &ConnectFailure) -> bool {
 }
 
 /// Starts a daemon and waits until there is one, its own or another that was faster.
-fn start(paths: &Paths, begun: impl FnOnce()) -> Result<(), ConnectFailure> {
+fn start(paths: &Paths, named: Option<&Path>, begun: impl FnOnce()) -> Result<(), ConnectFailure> {
     let failed = |reason: String| ConnectFailure::NotStarted { reason };
-    let program = program().map_err(failed)?;
+    let program = named.map_or_else(program, |path| Ok(path.to_owned())).map_err(failed)?;
     let mut command = Command::new(&program);
     command.args(["--background", "--protocol", &format!("{}-{}", Range::OURS.min, Range::OURS.max)]);
     command.env_clear().env("USHER_DIR", paths.root());

@@ -52,6 +52,11 @@ impl Paths {
         Self::resolve(env::var_os("USHER_DIR"), env::var_os("HOME"))
     }
 
+    /// The directory that is named.
+    pub fn at(dir: &Path) -> Result<Self, StoreError> {
+        Self::resolve(Some(dir.into()), None)
+    }
+
     fn resolve(usher_dir: Option<OsString>, home: Option<OsString>) -> Result<Self, StoreError> {
         let given = usher_dir.filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let root = match given {

@@ -10,8 +10,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, getsockopt, socket};
 use nix::sys::stat::{major, minor};
+
+/// A send that raises no SIGPIPE.
+pub const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
 
 /// Bytes of `/proc/locks` that are read at most: some ten thousand locks, and the answer is only for people.
 const LOCKS_MAX_BYTES: u64 = 1024 * 1024;

@@ -14,11 +14,11 @@ mod other;
 mod other_processes;
 
 #[cfg(target_os = "linux")]
-pub use linux::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
+pub use linux::{NO_SIGNAL, Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
 #[cfg(target_os = "linux")]
 pub use linux_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 #[cfg(not(target_os = "linux"))]
-pub use other::{Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
+pub use other::{NO_SIGNAL, Watch, fd_path, lock_holder, peer_pid, peer_uid, rename_new, stream_socket};
 #[cfg(not(target_os = "linux"))]
 pub use other_processes::{LOOK_AT_CHILDREN, Signals, has_ended, ignores, pipe, process_started, reap, stop_of};
 

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socket};
+
+/// There is no such flag here: a program that takes SIGPIPE back from the standard library's setting gets it.
+pub const NO_SIGNAL: MsgFlags = MsgFlags::empty();
 
 /// No path leads to a descriptor here.
 pub fn fd_path(_fd: BorrowedFd<'_>) -> Option<PathBuf> {

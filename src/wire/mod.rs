@@ -5,6 +5,7 @@
 
 pub mod codes;
 pub mod frame;
+pub mod json;
 pub mod lines;
 pub mod message;
 pub mod methods;

@@ -337,29 +337,29 @@ impl<'de> Deserialize<'de> for State {
 pub struct Row {
     /// Its id.
     pub session_id: SessionId,
-    /// See [`Facts`].
+    /// What it is called.
     pub title: String,
-    /// See [`Facts`].
+    /// Where it works, absolute.
     pub cwd: String,
-    /// See [`Facts`].
+    /// The root of what it works on, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_root: Option<String>,
-    /// See [`Facts`].
+    /// The program's process.
     pub pid: u32,
-    /// See [`Facts`].
+    /// When that process started, in ms since 1970.
     pub started: u64,
-    /// See [`Facts`].
+    /// Where it shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
-    /// See [`Facts`].
+    /// What it is known by.
     pub labels: BTreeMap<String, String>,
-    /// See [`Facts`].
+    /// What it takes, as far as the reader may send it.
     pub commands: Vec<CommandOffer>,
-    /// See [`Facts`].
+    /// Agents that it can run, as it reports them.
     pub runtimes: Vec<Box<RawValue>>,
-    /// See [`Facts`].
+    /// Commands that it takes at once.
     pub max_in_flight: u32,
-    /// See [`Facts`].
+    /// More of its own, as it reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
     /// When it registered, RFC 3339.

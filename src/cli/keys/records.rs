@@ -47,12 +47,6 @@ pub struct Record {
     pub connections: u64,
 }
 
-#[derive(Serialize)]
-struct Paged {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    page: Option<Box<RawValue>>,
-}
-
 const COLUMNS: &[Column] = &[
     Column::new("CREDENTIAL", 22),
     Column::new("LABEL", 32),
@@ -67,7 +61,7 @@ const COLUMNS: &[Column] = &[
 type Both = (Box<RawValue>, Record);
 
 fn all(asker: &mut Asker) -> Result<Vec<Both>, Trouble> {
-    let rows = asker.pages(Method::CredentialList, |page| Paged { page })?;
+    let rows = asker.pages(Method::CredentialList, &ask::Nothing {})?;
     let read = |row: Box<RawValue>| ask::read(&row, Method::CredentialList.name()).map(|record| (row, record));
     rows.into_iter().map(read).collect()
 }

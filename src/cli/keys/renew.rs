@@ -134,7 +134,9 @@ impl New<'_> {
     fn decide(&self, target: &Target, role: Role, key: Fingerprint, trouble: Trouble) -> Result<Enrolled, Trouble> {
         let target = if role == Role::Operator { target.with_key(&self.aside) } else { target.clone() };
         let known = match connect(&target, &Hello::new(Role::Operator)) {
-            Ok(connection) => records::of_key(&mut Asker::over(connection), key).map_err(|_| ()),
+            Ok(connection) => Asker::over(connection)
+                .map_err(|_| ())
+                .and_then(|mut asker| records::of_key(&mut asker, key).map_err(|_| ())),
             Err(ConnectFailure::Refused(Code::Unauthenticated)) => Ok(None),
             Err(_) => Err(()),
         };

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
+use crate::cli::text::clean;
 use crate::error::Failure;
 use crate::limits::{COMMANDS_MAX, IN_FLIGHT_MAX, LABELS_MAX_BYTES};
 use crate::wire::rows::{is_name, labels_bytes};
 
 use super::builtin;
-use super::text::clean;
 
 /// `usher run [--title T] [--label K=V]… [--on NAME=CMD]… [--max-in-flight N] -- CMD…`
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::ids::SessionId;
 use crate::sys;
 
 use super::spawn::{self, Start};
-use super::text::clean;
+use crate::cli::text::clean;
 
 /// What shells answer for a command that is there and cannot be run.
 const NOT_EXECUTABLE: u8 = 126;

@@ -10,19 +10,17 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
+use crate::client::Why;
 use crate::ids::SessionId;
 use crate::sys;
-use crate::wire::codes::Code;
 
 use super::output::{self, Tail};
 use super::spawn::{self, Start};
@@ -35,14 +33,13 @@ const DRAIN: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// What to do.
-#[derive(Debug)]
-pub struct Task {
+pub struct Task<'a> {
     /// The command's name.
-    pub name: String,
+    pub name: &'a str,
     /// For `sh -c`.
-    pub shell: String,
+    pub shell: &'a str,
     /// One JSON text.
-    pub input: Vec<u8>,
+    pub input: &'a [u8],
     /// When it has to be over.
     pub deadline: Option<Instant>,
     /// The largest result.
@@ -51,60 +48,18 @@ pub struct Task {
     pub session: SessionId,
 }
 
-/// Why nothing came of it: for the caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
-    /// What to act on.
-    pub code: Code,
-    /// For people.
-    pub message: String,
-}
+/// Why it is no longer waited for, if so.
+type Ask<'a> = dyn Fn() -> Option<Why> + 'a;
 
-/// What others want of a running handler. The later, the stronger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Order {
-    /// Go on.
-    Run = 0,
-    /// Nobody waits any more.
-    Cancel = 1,
-    /// The run is over.
-    Quit = 2,
-}
-
-/// An order; given by others with a ring of the bell.
-#[derive(Debug, Default)]
-pub struct Orders(AtomicU8);
-
-impl Orders {
-    /// Gives an order, unless there is a stronger one.
-    pub fn give(&self, order: Order) {
-        self.0.fetch_max(order as u8, Ordering::SeqCst);
-    }
-
-    /// The strongest one so far.
-    pub fn get(&self) -> Order {
-        match self.0.load(Ordering::SeqCst) {
-            0 => Order::Run,
-            1 => Order::Cancel,
-            _ => Order::Quit,
-        }
-    }
-}
-
-/// Runs it to its end. `bell` is read, and never waits.
-pub fn run(task: Task, bell: &UnixStream, orders: &Orders) -> Result<Vec<u8>, Failed> {
-    let failed = |errno: Errno| {
-        let message = format!("sh cannot be started: {}", errno.desc());
-        Failed { code: Code::CommandFailed, message }
-    };
-    let mut run = Run::start(&task).map_err(failed)?;
+/// Runs it to its end: the result, or why there is none. `bell` is read, and never waits.
+pub fn run(task: &Task<'_>, bell: &UnixStream, cancelled: &Ask<'_>) -> Result<Vec<u8>, String> {
+    let mut run = Run::start(task).map_err(|errno| format!("sh cannot be started: {}", errno.desc()))?;
     loop {
-        if let Some(end) = run.step(&task, orders) {
+        if let Some(end) = run.step(task, cancelled) {
             return end;
         }
-        run.wait(&task, bell);
-        run.pump(&task);
+        run.wait(task, bell);
+        run.pump(task);
     }
 }
 
@@ -126,11 +81,11 @@ enum State {
     /// The shell has ended and is reaped; what it left in the pipes is read until then.
     Draining { status: ExitStatus, until: Instant },
     /// It was asked to end and is made to then. Not reaped: the group's number is still ours.
-    Ending { why: Failed, until: Instant },
+    Ending { why: String, until: Instant },
 }
 
 impl Run {
-    fn start(task: &Task) -> nix::Result<Self> {
+    fn start(task: &Task<'_>) -> nix::Result<Self> {
         let (their_input, stdin) = sys::pipe()?;
         let (stdout, their_output) = sys::pipe()?;
         let (stderr, their_errors) = sys::pipe()?;
@@ -141,8 +96,8 @@ impl Run {
         let session = task.session.to_string();
         let shell = spawn::start(&Start {
             program: "/bin/sh".as_ref(),
-            arguments: &["sh".into(), "-c".into(), task.shell.clone().into()],
-            environment: &[("USHER_COMMAND", &task.name), ("USHER_SESSION", &session)],
+            arguments: &["sh".into(), "-c".into(), task.shell.into()],
+            environment: &[("USHER_COMMAND", task.name), ("USHER_SESSION", &session)],
             stdio: Some(&[their_input, their_output, their_errors]),
             closed: None,
             own_group: true,
@@ -161,15 +116,14 @@ impl Run {
     }
 
     /// Looks at orders, time and the shell; the outcome once it is over.
-    fn step(&mut self, task: &Task, orders: &Orders) -> Option<Result<Vec<u8>, Failed>> {
+    fn step(&mut self, task: &Task<'_>, cancelled: &Ask<'_>) -> Option<Result<Vec<u8>, String>> {
         let now = Instant::now();
-        let is_late = task.deadline.is_some_and(|deadline| deadline <= now);
-        match orders.get() {
-            Order::Quit => self.end(Code::Cancelled, "the program ended", Duration::ZERO),
-            Order::Cancel => self.end(Code::Cancelled, "cancelled", GRACE),
-            Order::Run if is_late => self.end(Code::Timeout, "the deadline passed", GRACE),
-            Order::Run if self.is_too_large => self.end_with(too_large(task.result_max), Duration::ZERO),
-            Order::Run => {}
+        match cancelled() {
+            Some(Why::Stopped) => self.end("the program ended", Duration::ZERO),
+            Some(Why::Cancelled) => self.end("cancelled", GRACE),
+            Some(Why::Deadline) => self.end("the deadline passed", GRACE),
+            None if self.is_too_large => self.end_with(too_large(task.result_max), Duration::ZERO),
+            None => {}
         }
         if matches!(self.state, State::Running) {
             match sys::reap(self.shell) {
@@ -192,11 +146,11 @@ impl Run {
     }
 
     /// Asks the group to end, and is ready to make it. What has ended already is left to conclude as it is.
-    fn end(&mut self, code: Code, what: &str, grace: Duration) {
-        self.end_with(Failed { code, message: output::with_errors(what, &self.errors) }, grace);
+    fn end(&mut self, what: &str, grace: Duration) {
+        self.end_with(output::with_errors(what, &self.errors), grace);
     }
 
-    fn end_with(&mut self, why: Failed, grace: Duration) {
+    fn end_with(&mut self, why: String, grace: Duration) {
         let until = Instant::now() + grace;
         match &mut self.state {
             State::Running => {
@@ -218,15 +172,15 @@ impl Run {
         let _ = waitpid(self.shell, None);
     }
 
-    fn conclude(&self, status: ExitStatus, task: &Task) -> Result<Vec<u8>, Failed> {
+    fn conclude(&self, status: ExitStatus, task: &Task<'_>) -> Result<Vec<u8>, String> {
         if !status.success() {
-            return Err(Failed { code: Code::CommandFailed, message: output::failure(status, &self.errors) });
+            return Err(output::failure(status, &self.errors));
         }
         let result = output::result(&self.output);
         if self.is_too_large || result.len() > task.result_max { Err(too_large(task.result_max)) } else { Ok(result) }
     }
 
-    fn wait(&self, task: &Task, bell: &UnixStream) {
+    fn wait(&self, task: &Task<'_>, bell: &UnixStream) {
         let until = match &self.state {
             State::Running => task.deadline,
             State::Draining { until, .. } | State::Ending { until, .. } => Some(*until),
@@ -247,7 +201,7 @@ impl Run {
     }
 
     /// Moves what can be moved now.
-    fn pump(&mut self, task: &Task) {
+    fn pump(&mut self, task: &Task<'_>) {
         if let Some(pipe) = &mut self.stdin {
             let rest = &task.input[self.written..];
             match pipe.write(&rest[..rest.len().min(CHUNK_BYTES)]) {
@@ -272,9 +226,8 @@ impl Run {
     }
 }
 
-fn too_large(result_max: usize) -> Failed {
-    let message = format!("the result is larger than {result_max} bytes");
-    Failed { code: Code::InvalidResult, message }
+fn too_large(result_max: usize) -> String {
+    format!("the result is larger than {result_max} bytes")
 }
 
 /// Takes one portion; the pipe is closed at its end.

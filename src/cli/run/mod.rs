@@ -1,34 +1,31 @@
 //! `usher run`: a program on this terminal, with a session of its own for as long as it runs.
 //!
-//! Owns: the program ([`child`]), the signals on their way to it ([`watch`]), what is told of it ([`report`]), the
-//! [`link`] to the daemon and the [`handlers`] of its commands. It must not know how the daemon works. Invariants: the
+//! Owns: the program ([`child`]), the signals on their way to it ([`watch`]), what is told of it ([`report`]) and its
+//! commands ([`offers`]). The way to the daemon is the library's. It must not know how the daemon works. Invariants: the
 //! program starts at once, is never delayed or failed by the daemon, and its exit code is ours; nothing is printed
 //! while it has the terminal.
 //!
-//! Threads: *main* waits for signals and for the program; *link* for the daemon; each running command has a *handler*
-//! that waits for its shell. None of them waits for another, but main at the end, for [`FAREWELL`] at most.
+//! Threads: *main* waits for signals and for the program; the library's for the daemon; each running command has one of
+//! them that waits for its shell. None of them waits for another, but main at the end, for [`FAREWELL`] at most.
 //!
 //! ```text
 //!  terminal, kill(1) ── signals ──▶ main ──▶ child
 //!                                    │ a child has ended        ▲ built-in `signal`
 //!                                    ▼                          │
-//!            sh -c CMD ◀──▶ handler ◀── start, cancel ── link ◀─┴─▶ daemon
+//!            sh -c CMD ◀──▶ handler ◀──── offers ──── Producer ◀┴─▶ daemon
 //! ```
 
 mod args;
+mod bells;
 mod builtin;
 mod child;
 mod handler;
-mod handlers;
-mod link;
+mod offers;
 mod output;
 mod relay;
 mod report;
-mod serve;
 mod spawn;
-mod state;
 mod terminal;
-mod text;
 mod watch;
 
 use std::path::Path;
@@ -36,15 +33,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::client::Target;
+use crate::client::{Producer, Target};
 use crate::error::{Exit, Failure};
 use crate::ids::SessionId;
 use crate::sys::Signals;
 
 pub use args::RunArgs;
+use bells::Bells;
 use child::Child;
-use handlers::Handlers;
-use link::Link;
 use report::Report;
 
 /// What the end may take: the last words to the daemon and the last handlers.
@@ -73,19 +69,20 @@ fn run(args: &RunArgs, credential: Option<&Path>) -> Result<u8, Failure> {
         Ok(child) => Arc::new(child),
         Err(code) => return Ok(code),
     };
-    let report = Arc::new(Report::new(args, session, child.pid().as_raw().unsigned_abs()));
-    let handlers = Handlers::new(args.max_in_flight);
+    let report = Report::new(args, session, child.pid().as_raw().unsigned_abs());
+    let report = Arc::new(report);
+    let bells = Bells::default();
+    let description = report.description(offers::all(&report, &child, &bells));
     // A credential that cannot be used is one more daemon that is not there.
-    let target = Target::from_env(credential).ok();
-    let link = target.and_then(|target| Link::start(target, report, Arc::clone(&child), handlers.clone()));
+    let producer = Target::find(credential).ok().and_then(|target| Producer::new(target, description).ok());
+    let producer = producer.filter(|producer| producer.start().is_ok());
 
-    let code = watch::until_end(&child, &signals, || handlers.wake());
+    let code = watch::until_end(&child, &signals, || bells.ring());
 
     let deadline = Instant::now() + FAREWELL;
-    if let Some(link) = link {
-        link.wait_begun(deadline);
-        handlers.end(deadline);
-        link.end(deadline);
+    if let Some(producer) = producer {
+        producer.wait_begun(deadline);
+        producer.stop_by(deadline);
     }
     Ok(code)
 }

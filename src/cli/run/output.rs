@@ -5,12 +5,10 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use crate::cli::text::{clean_lines, head, tail};
+use crate::limits::FAILURE_MAX_BYTES;
+use crate::wire::json;
 use nix::sys::signal::Signal;
-use serde::de::IgnoredAny;
-
-use crate::limits::{FAILURE_MAX_BYTES, JSON_DEPTH_MAX};
-
-use super::text::{clean_lines, head, tail};
 
 /// The last bytes of a stream, in bounded memory.
 #[derive(Debug, Default)]
@@ -28,7 +26,7 @@ impl Tail {
 /// JSON as it stands; any other text as a JSON string, without the newline that ends it.
 pub fn result(output: &[u8]) -> Vec<u8> {
     let trimmed = output.trim_ascii();
-    if is_json(trimmed) {
+    if json::check(trimmed).is_ok() {
         return trimmed.to_vec();
     }
     let text = output.strip_suffix(b"\n").unwrap_or(output);
@@ -60,31 +58,6 @@ fn ending(status: ExitStatus) -> String {
         },
         (None, None) => "ended in no known way".to_owned(),
     }
-}
-
-/// Exactly one JSON text, not nested deeper than everybody reads.
-fn is_json(bytes: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    depth(text) <= JSON_DEPTH_MAX && serde_json::from_str::<IgnoredAny>(text).is_ok()
-}
-
-/// The deepest nesting of brackets outside of strings; it means something for valid JSON only.
-fn depth(text: &str) -> usize {
-    let (mut now, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                now += 1;
-                deepest = deepest.max(now);
-            }
-            b']' | b'}' if !in_string => now = now.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
 }
 
 #[cfg(test)]

@@ -11,14 +11,14 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
+use crate::cli::text::{clean, head};
+use crate::client::{Description, Offer, Terminal};
 use crate::ids::SessionId;
 use crate::limits::{LABELS_MAX_BYTES, PATH_MAX_BYTES, TITLE_MAX_BYTES};
 use crate::sys;
-use crate::wire::rows::{CommandOffer, Register, Terminal};
 
 use super::args::RunArgs;
-use super::text::{clean, head};
-use super::{builtin, terminal};
+use super::terminal;
 
 /// Bytes of the command line that are told in snapshot and `status`.
 const COMMAND_LINE_MAX_BYTES: usize = 16 * 1024;
@@ -41,7 +41,6 @@ pub struct Report {
     repo_root: Option<String>,
     terminal: Option<Terminal>,
     labels: BTreeMap<String, String>,
-    commands: Vec<CommandOffer>,
     max_in_flight: u32,
 }
 
@@ -61,32 +60,32 @@ impl Report {
             cwd: path_text(&cwd),
             terminal: terminal::find(),
             labels: args.labels.iter().map(|(key, value)| (key.clone(), label_value(value))).collect(),
-            commands: offers(&args.on),
             max_in_flight: args.max_in_flight,
         }
     }
 
-    /// The parameters of `session.register`.
-    pub fn register(&self) -> Register {
-        Register {
-            session_id: Some(self.session),
-            title: self.title.clone(),
-            cwd: self.cwd.clone(),
-            repo_root: self.repo_root.clone(),
-            pid: self.pid,
-            started: self.started,
-            terminal: self.terminal.clone(),
-            labels: self.labels.clone(),
-            runtimes: Vec::new(),
-            commands: self.commands.clone(),
-            max_in_flight: Some(self.max_in_flight),
-            info: None,
-            receipt: false,
+    /// All of it with these commands, for the library.
+    pub fn description(&self, offers: Vec<Offer>) -> Description {
+        let mut description = Description::new(&self.title)
+            .session_id(self.session)
+            .cwd(&self.cwd)
+            .process(self.pid, self.started)
+            .max_in_flight(self.max_in_flight)
+            .snapshot(self.snapshot());
+        if let Some(root) = &self.repo_root {
+            description = description.repo_root(root);
         }
+        if let Some(terminal) = &self.terminal {
+            description = description.terminal(terminal.clone());
+        }
+        for (key, value) in &self.labels {
+            description = description.label(key, value);
+        }
+        offers.into_iter().fold(description, Description::offer)
     }
 
     /// The session's snapshot, as JSON text.
-    pub fn snapshot(&self) -> Vec<u8> {
+    fn snapshot(&self) -> Vec<u8> {
         json!({"command": self.command, "pid": self.pid, "state": "running"}).to_string().into_bytes()
     }
 }
@@ -120,18 +119,6 @@ fn label_value(value: &str) -> String {
     head(&clean(value), LABELS_MAX_BYTES).to_owned()
 }
 
-fn offers(on: &[(String, String)]) -> Vec<CommandOffer> {
-    let ours = builtin::NAMES.iter().map(|(name, what)| ((*name).to_owned(), (*what).to_owned()));
-    let theirs = on.iter().map(|(name, shell)| (name.clone(), shell.clone()));
-    theirs
-        .chain(ours)
-        .map(|(name, what)| {
-            let description = head(clean(&what).trim(), TITLE_MAX_BYTES).to_owned();
-            CommandOffer { name, description: Some(description).filter(|text| !text.is_empty()) }
-        })
-        .collect()
-}
-
 /// The words as text; those beyond the bound are left away, and that is shown.
 fn command_line(command: &[OsString]) -> Vec<String> {
     let mut room = COMMAND_LINE_MAX_BYTES;
@@ -152,8 +139,13 @@ fn command_line(command: &[OsString]) -> Vec<String> {
 mod tests {
     use std::os::unix::ffi::OsStringExt;
 
+    use std::sync::Arc;
+
+    use super::super::bells::Bells;
+    use super::super::child::Child;
+    use super::super::offers;
     use super::*;
-    use crate::wire::rows::Facts;
+    use crate::client::{Producer, Target};
 
     fn hostile() -> RunArgs {
         let bytes = b"/bin/na\xffme\x1b[31m".to_vec();
@@ -169,12 +161,14 @@ mod tests {
     #[test]
     fn whatever_is_run_the_daemon_takes_what_is_told() {
         let report = Report::new(&hostile(), SessionId([1; 16]), std::process::id());
-        let facts = Facts::new(report.register()).unwrap();
-        assert!(facts.title.starts_with("na\u{fffd}me [31m xxx"), "{}", facts.title);
-        assert_eq!(facts.title.len(), TITLE_MAX_BYTES);
-        assert_eq!(facts.labels["k"], "v  ");
-        assert!(["reload", "empty", "status", "signal"].iter().all(|name| facts.offers(name)));
+        assert!(report.title.starts_with("na\u{fffd}me [31m xxx"), "{}", report.title);
+        assert_eq!(report.title.len(), TITLE_MAX_BYTES);
+        assert_eq!(report.labels["k"], "v  ");
         assert!(report.snapshot().len() < 2 * COMMAND_LINE_MAX_BYTES);
+        let (report, child) = (Arc::new(report), Arc::new(Child::start(&["true".into()], SessionId([1; 16])).unwrap()));
+        let offers = offers::all(&report, &child, &Bells::default());
+        let target = Target::dir(Path::new("/nonexistent")).unwrap();
+        assert!(Producer::new(target, report.description(offers)).is_ok());
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn a_proved_daemon_welcomes_and_answers_out_of_order() {
         let connection = connect(target, Role::Caller, PATIENCE).unwrap();
         assert_eq!(connection.welcome().limits.result_max_bytes, 1);
         assert_eq!(connection.proved().generation, Generation([7; 16]));
-        let mut caller = Caller::new(connection);
+        let caller = Caller::over(connection).unwrap();
         caller.call("session.list", &serde_json::json!({}), Some(b"7"), Instant::now() + PATIENCE).unwrap()
     };
     let ((asked, closing), reply) = place.meet(daemon, client);
@@ -340,8 +340,8 @@ fn a_question_on_a_connection_that_dies_is_unknown_and_one_after_it_was_not_deli
             request(&mut stream, &mut opener);
         },
         |target| {
-            let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
-            let mut ask = || caller.call("m", &serde_json::json!({}), None, Instant::now() + PATIENCE).unwrap_err();
+            let caller = Caller::over(connect(target, Role::Caller, PATIENCE).unwrap()).unwrap();
+            let ask = || caller.call("m", &serde_json::json!({}), None, Instant::now() + PATIENCE).unwrap_err();
             (ask(), ask())
         },
     );
@@ -359,7 +359,7 @@ fn a_call_without_an_answer_ends_at_its_deadline_and_is_cancelled() {
             request(&mut stream, &mut opener)
         },
         |target| {
-            let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
+            let caller = Caller::over(connect(target, Role::Caller, PATIENCE).unwrap()).unwrap();
             caller.call("m", &serde_json::json!({}), None, Instant::now() + Duration::from_millis(30)).unwrap_err()
         },
     );
@@ -381,7 +381,7 @@ fn an_answer_without_the_receipt_that_was_asked_for_is_none() {
                 asked
             },
             |target| {
-                let mut caller = Caller::new(connect(target, Role::Caller, PATIENCE).unwrap());
+                let caller = Caller::over(connect(target, Role::Caller, PATIENCE).unwrap()).unwrap();
                 let params = serde_json::json!({"force": true});
                 caller.call_signed("daemon.stop", &params, Instant::now() + PATIENCE).unwrap_err()
             },

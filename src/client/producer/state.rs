@@ -1,11 +1,14 @@
-//! Where the link to the daemon is, and what leads from there to where. Pure.
+//! Where a producer's link to the daemon is, and what leads from there to where. Pure.
 //!
 //! ```text
 //! Idle ──▶ Connecting ──▶ Open
-//!              ▲  │         │ lost, refused
-//!     a daemon │  ▼         ▼
-//!     to try   Waiting ◀────┘          every state ──▶ Stopped: the program ended, or the key is not wanted
+//!           ▲  ▲  │         │ lost, refused
+//!     retry │  │  ▼         ▼
+//!     Revoked  Waiting ◀────┘          every state ──▶ Stopped, for good
 //! ```
+//!
+//! Whatever is asked in whatever order, there is one attempt at a time: `Connecting` is entered from elsewhere only, and
+//! only the link acts on it.
 
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ pub enum State {
     Open,
     /// Only health is asked.
     Waiting { round: u32, wait: Wait },
+    /// The daemon does not let this key in. Nothing is tried until somebody says so.
+    Revoked,
     /// For good.
     Stopped,
 }
@@ -51,8 +56,10 @@ pub enum Wait {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The child runs.
-    Begun,
+    /// It is to be connected.
+    Started,
+    /// It is to be tried now, whatever was waited for.
+    Retried,
     /// The daemon has the session.
     Registered,
     /// No connection, or not any more.
@@ -71,8 +78,8 @@ pub enum Event {
     Unwell,
     /// Nobody listens.
     Vanished,
-    /// The program ended.
-    Ended,
+    /// Nothing more is wanted.
+    Stopped,
 }
 
 impl State {
@@ -80,12 +87,14 @@ impl State {
     pub fn next(self, event: Event) -> Self {
         let round = match self {
             Self::Connecting { round } | Self::Waiting { round, .. } => round,
-            Self::Idle | Self::Open | Self::Stopped => 0,
+            Self::Idle | Self::Open | Self::Revoked | Self::Stopped => 0,
         };
         let waiting = |wait| Self::Waiting { round: round.saturating_add(1), wait };
         match (self, event) {
-            (Self::Stopped, _) | (_, Event::Ended) => Self::Stopped,
-            (Self::Idle, Event::Begun) => Self::Connecting { round },
+            (Self::Stopped, _) | (_, Event::Stopped) => Self::Stopped,
+            (Self::Idle, Event::Started | Event::Retried) | (Self::Waiting { .. } | Self::Revoked, Event::Retried) => {
+                Self::Connecting { round }
+            }
             (Self::Connecting { .. }, Event::Registered) => Self::Open,
             (Self::Connecting { .. } | Self::Open, Event::Lost) => waiting(Wait::Any),
             (Self::Connecting { .. } | Self::Open, Event::Dismissed) => waiting(Wait::Started),
@@ -94,7 +103,7 @@ impl State {
             (Self::Connecting { .. }, Event::Incompatible(generation)) => waiting(Wait::OtherThan(generation)),
             (Self::Connecting { .. } | Self::Open, Event::Refused(code, generation)) => {
                 match (fate(code), generation) {
-                    (Fate::Final, _) => Self::Stopped,
+                    (Fate::Final, _) => Self::Revoked,
                     (Fate::OtherDaemon, Some(generation)) => waiting(Wait::OtherThan(generation)),
                     (Fate::OtherDaemon | Fate::Later, _) => waiting(Wait::Any),
                 }
@@ -151,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_lost_daemon_is_waited_for_and_tried_again() {
-        let lost = after(&[Event::Begun, Event::Registered, Event::Lost]);
+        let lost = after(&[Event::Started, Event::Registered, Event::Lost]);
         assert_eq!(lost, State::Waiting { round: 1, wait: Wait::Any });
         assert_eq!(lost.next(Event::Unwell), State::Waiting { round: 2, wait: Wait::Any });
         assert_eq!(lost.next(Event::Vanished), State::Connecting { round: 1 });
@@ -161,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_was_stopped_is_not_started_again_but_joined_when_somebody_does() {
-        let stopped = after(&[Event::Begun, Event::Registered, Event::Dismissed]);
+        let stopped = after(&[Event::Started, Event::Registered, Event::Dismissed]);
         assert_eq!(stopped.next(Event::Vanished), State::Waiting { round: 2, wait: Wait::Started });
         assert_eq!(stopped.next(Event::Vanished).next(Event::Healthy(NEW)), State::Connecting { round: 2 });
     }
@@ -169,7 +178,7 @@ mod tests {
     #[test]
     fn a_daemon_that_refused_by_its_signature_is_not_asked_again() {
         for refusal in [Event::Refused(Code::Draining, Some(OLD)), Event::Incompatible(OLD)] {
-            let refused = after(&[Event::Begun, refusal]);
+            let refused = after(&[Event::Started, refusal]);
             assert_eq!(refused.next(Event::Healthy(OLD)), State::Waiting { round: 2, wait: Wait::OtherThan(OLD) });
             assert_eq!(refused.next(Event::Healthy(NEW)), State::Connecting { round: 1 });
             assert_eq!(refused.next(Event::Vanished), State::Connecting { round: 1 });
@@ -178,18 +187,49 @@ mod tests {
 
     #[test]
     fn a_session_that_is_still_owned_is_tried_again() {
-        let owned = after(&[Event::Begun, Event::Refused(Code::SessionOwned, Some(OLD))]);
+        let owned = after(&[Event::Started, Event::Refused(Code::SessionOwned, Some(OLD))]);
         assert_eq!(owned.next(Event::Healthy(OLD)), State::Connecting { round: 1 });
     }
 
     #[test]
-    fn a_key_that_is_not_let_in_stops_the_link_for_good() {
+    fn a_key_that_is_not_let_in_is_not_shown_again_until_somebody_says_so() {
         for code in [Code::Revoked, Code::Unauthenticated, Code::Denied, Code::Expired, Code::Role] {
-            let stopped = after(&[Event::Begun, Event::Refused(code, None)]);
-            assert_eq!(stopped, State::Stopped);
-            assert_eq!(stopped.next(Event::Begun), State::Stopped);
+            let refused = after(&[Event::Started, Event::Refused(code, None)]);
+            assert_eq!(refused, State::Revoked);
+            for event in [Event::Started, Event::Healthy(NEW), Event::Vanished, Event::Lost] {
+                assert_eq!(refused.next(event), State::Revoked);
+            }
+            assert_eq!(refused.next(Event::Retried), State::Connecting { round: 0 });
         }
-        assert_eq!(after(&[Event::Begun, Event::Registered, Event::Ended]), State::Stopped);
+    }
+
+    #[test]
+    fn a_link_that_was_stopped_does_nothing_more() {
+        for before in
+            [vec![], vec![Event::Started], vec![Event::Started, Event::Registered], vec![Event::Started, Event::Lost]]
+        {
+            let stopped = after(&before).next(Event::Stopped);
+            for event in
+                [Event::Started, Event::Retried, Event::Registered, Event::Lost, Event::Healthy(OLD), Event::Stopped]
+            {
+                assert_eq!(stopped.next(event), State::Stopped, "{before:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_asked_in_whatever_order_there_is_one_attempt_at_a_time() {
+        let connecting = after(&[Event::Started]);
+        assert_eq!(connecting.next(Event::Started), connecting);
+        assert_eq!(connecting.next(Event::Retried), connecting);
+        let open = connecting.next(Event::Registered);
+        assert_eq!((open.next(Event::Started), open.next(Event::Retried)), (State::Open, State::Open));
+        assert_eq!(after(&[Event::Retried]), connecting);
+        let waiting = connecting.next(Event::Lost);
+        assert_eq!(waiting.next(Event::Started), waiting, "a start is not a retry");
+        assert_eq!(waiting.next(Event::Retried), State::Connecting { round: 1 });
+        let dismissed = open.next(Event::Dismissed);
+        assert_eq!(dismissed.next(Event::Retried), State::Connecting { round: 1 }, "who says so may start a daemon");
     }
 
     #[test]
