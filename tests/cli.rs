@@ -395,7 +395,9 @@ fn help_and_version_need_no_home_no_directory_and_no_streams() {
         lines.push((USHERD, vec![word]));
     }
     lines.push((USHER, vec!["help"]));
-    for verb in ["list", "get", "send", "wait", "status", "health", "paths", "stop", "keys", "verify", "rpc", "run"] {
+    for verb in
+        ["list", "get", "send", "wait", "status", "health", "paths", "stop", "keys", "verify", "rpc", "run", "attach"]
+    {
         lines.push((USHER, vec![verb, "--help"]));
         lines.push((USHER, vec![verb, "-h"]));
         lines.push((USHER, vec!["help", verb]));

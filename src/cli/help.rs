@@ -42,6 +42,7 @@ Usage: usher VERB [OPTION]… [ARGUMENT]…
 
 Sessions
   run      run a program as a session that others can find and drive
+  attach   make the program that starts it a session, over standard input and output
   list     show the sessions
   get      show one session and its latest snapshot
   send     send a command to a session and print its result
@@ -84,6 +85,21 @@ Usage: usher run [OPTION]… [--] PROGRAM [ARGUMENT]…
 Every session has the commands status and signal too. The program starts at once and finds its session's id in
 USHER_SESSION; a daemon is started where none runs, and the program never waits for it. Exits as the program does,
 128+n when signal n ended it.
+";
+    Attach "attach" "\
+usher attach: make the program that starts it a session, over standard input and output
+
+Usage: usher attach [OPTION]…
+
+  --title TITLE        what lists show; the folder's name when absent
+  --label KEY=VALUE    for selectors; repeatable
+  --command NAME       offer the command NAME; repeatable
+  --max-in-flight N    commands at once, 1 when absent
+
+Speaks JSON-RPC 2.0, one message a line. To the program: {\"id\":1,\"method\":\"command\",\"params\":{\"command\":…,\"input\":…}},
+and the notifications $/cancel, connection and error. From it: {\"id\":1,\"result\":…}, {\"id\":1,\"error\":{\"message\":…}},
+and update {title, labels, commands, snapshot}. docs/attach.md has examples for shell, Python and Node. A daemon is
+started where none runs. The end of standard input ends the session, exit 0; 128+n for a signal.
 ";
     List "list" "\
 usher list: show the sessions

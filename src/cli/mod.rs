@@ -11,6 +11,7 @@
 
 mod args;
 mod ask;
+mod attach;
 mod foreign;
 mod get;
 mod help;
@@ -24,9 +25,11 @@ mod rpc;
 pub mod run;
 mod select;
 mod send;
+mod session;
 mod status;
 mod stop;
 mod table;
+mod terminal;
 mod text;
 mod time;
 mod trouble;
@@ -70,6 +73,7 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Rpc(args) => rpc::main(global, &args),
         Verb::Keys(args) => keys::main(global, args),
         Verb::Verify(args) => verify::main(global, &args),
+        Verb::Attach(args) => attach::main(global, &args),
         Verb::Run(args) => run::main(args, global.credential.as_deref()).map_err(Trouble::from),
     }
 }

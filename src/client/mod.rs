@@ -27,6 +27,10 @@
 //!
 //! docs/library.md tells more, docs/protocol.md has every byte.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/library.md")]
+struct Page;
+
 // Owns: where the daemon is and with which key (`address`, `bundle`), the client's side of the handshake, a connection in
 // two halves (`connection`), questions and answers (`caller`), a session (`producer`), and the auto-start (`start`). It
 // must not know verbs or tables.

@@ -15,6 +15,7 @@ use std::time::Duration;
 pub use keys::{Grantee, KeysArgs, NewKey};
 pub use parse::parse;
 
+use super::attach::AttachArgs;
 use super::help::Topic;
 use super::run::RunArgs;
 
@@ -55,6 +56,7 @@ pub enum Verb {
     Keys(KeysArgs),
     Verify(VerifyArgs),
     Run(RunArgs),
+    Attach(AttachArgs),
 }
 
 /// Which session, as it was said.

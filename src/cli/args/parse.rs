@@ -86,6 +86,7 @@ impl Line {
             Topic::Keys => Verb::Keys(keys::keys(self)?),
             Topic::Verify => Verb::Verify(self.verify()?),
             Topic::Run => Verb::Run(run::run(self)?),
+            Topic::Attach => Verb::Attach(run::attach(self)?),
         };
         Ok(Said::Do(self.global.clone(), Box::new(verb)))
     }

@@ -88,12 +88,24 @@ fn the_words_behind_the_program_of_run_are_the_programs() {
     let Verb::Run(args) = verb("run --title t --on a=b=c --label k=v vim --json -x -- --help") else { panic!() };
     assert_eq!(args.command, ["vim", "--json", "-x", "--", "--help"]);
     assert_eq!(args.on, [("a".into(), "b=c".into())]);
-    assert_eq!(args.max_in_flight, 1);
+    assert_eq!(args.named.max_in_flight, None);
     let Verb::Run(args) = verb("run --max-in-flight 4 -- --odd") else { panic!() };
-    assert_eq!((args.command, args.max_in_flight), (vec!["--odd".into()], 4));
+    assert_eq!((args.command, args.named.max_in_flight), (vec!["--odd".into()], Some(4)));
     assert!(mistake("run").contains("no program"));
     assert!(mistake("run --max-in-flight 65 x").contains("1 to 64"));
     assert!(mistake("run --on a=b --on a=c x").contains("twice"));
+}
+
+#[test]
+fn an_attached_session_is_named_and_has_its_commands() {
+    let Verb::Attach(args) = verb("attach --title t --label k=v --command a --command b --max-in-flight 2") else {
+        panic!()
+    };
+    assert_eq!((args.commands, args.named.title), (vec!["a".into(), "b".into()], Some("t".into())));
+    assert_eq!((args.named.labels["k"].as_str(), args.named.max_in_flight), ("v", Some(2)));
+    assert!(mistake("attach --command a --command a").contains("twice"));
+    assert!(mistake("attach --label k=v --label k=w").contains("twice"));
+    assert!(mistake("attach program").contains("program"));
 }
 
 #[test]

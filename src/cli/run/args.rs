@@ -2,27 +2,24 @@
 //!
 //! Owns: which arguments are mistakes. It touches no system.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
+use crate::cli::session::Named;
 use crate::cli::text::clean;
 use crate::error::Failure;
-use crate::limits::{COMMANDS_MAX, IN_FLIGHT_MAX, LABELS_MAX_BYTES};
-use crate::wire::rows::{is_name, labels_bytes};
+use crate::limits::COMMANDS_MAX;
+use crate::wire::rows::is_name;
 
 use super::builtin;
 
 /// `usher run [--title T] [--label K=V]… [--on NAME=CMD]… [--max-in-flight N] -- CMD…`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunArgs {
-    /// In place of the command line.
-    pub title: Option<String>,
-    /// What selectors match.
-    pub labels: BTreeMap<String, String>,
+    /// Title, labels, commands at once.
+    pub named: Named,
     /// Commands of the session: name, and text for `sh -c`.
     pub on: Vec<(String, String)>,
-    /// Commands at once.
-    pub max_in_flight: u32,
     /// The child.
     pub command: Vec<OsString>,
 }
@@ -33,23 +30,7 @@ impl RunArgs {
         if self.command.is_empty() {
             return Err(Failure::usage("run needs a command").hint("usher run -- CMD"));
         }
-        if self.title.as_ref().is_some_and(|title| clean(title).trim().is_empty()) {
-            return Err(Failure::usage("--title is empty"));
-        }
-        if self.max_in_flight == 0 || self.max_in_flight > IN_FLIGHT_MAX {
-            return Err(Failure::usage(format!("--max-in-flight takes 1 to {IN_FLIGHT_MAX}")));
-        }
-        if let Some(key) = self.labels.keys().find(|key| !is_name(key, true)) {
-            let key = clean(key);
-            return Err(Failure::usage(format!("--label {key}: a key takes 1 to 64 of A-Z a-z 0-9 . _ - /")));
-        }
-        if labels_bytes(&self.labels) > LABELS_MAX_BYTES {
-            return Err(Failure::usage(format!("--label: all labels together take at most {LABELS_MAX_BYTES} bytes")));
-        }
-        self.check_commands()
-    }
-
-    fn check_commands(&self) -> Result<(), Failure> {
+        self.named.check()?;
         if self.on.len() + builtin::NAMES.len() > COMMANDS_MAX {
             let most = COMMANDS_MAX - builtin::NAMES.len();
             return Err(Failure::usage(format!("--on can be given {most} times")));
@@ -78,12 +59,8 @@ impl RunArgs {
 mod tests {
     use super::*;
 
-    fn args() -> RunArgs {
-        RunArgs { title: None, labels: BTreeMap::new(), on: vec![], max_in_flight: 1, command: vec!["true".into()] }
-    }
-
     fn with(change: impl FnOnce(&mut RunArgs)) -> Result<(), Failure> {
-        let mut args = args();
+        let mut args = RunArgs { named: Named::default(), on: vec![], command: vec!["true".into()] };
         change(&mut args);
         args.check()
     }
@@ -95,11 +72,7 @@ mod tests {
         assert_eq!(with(|args| args.on = vec![on("reload"), on("a.b_c-D9")]), Ok(()));
         for wrong in [
             with(|args| args.command.clear()),
-            with(|args| args.title = Some(" \u{1b} ".into())),
-            with(|args| args.max_in_flight = 0),
-            with(|args| args.max_in_flight = 65),
-            with(|args| args.labels = [("a b".into(), "x".into())].into()),
-            with(|args| args.labels = [("a".into(), "x".repeat(4_096))].into()),
+            with(|args| args.named.max_in_flight = Some(0)),
             with(|args| args.on = vec![on("a b")]),
             with(|args| args.on = vec![on("")]),
             with(|args| args.on = vec![on("status")]),

@@ -25,7 +25,6 @@ mod output;
 mod relay;
 mod report;
 mod spawn;
-mod terminal;
 mod watch;
 
 use std::path::Path;

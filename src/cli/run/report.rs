@@ -1,24 +1,20 @@
-//! What a run tells about itself: title, place, process, terminal, commands, snapshot.
+//! What a run tells about itself: its program, commands, snapshot.
 //!
-//! Owns: making each of them fit what the daemon takes, whatever this machine's names and paths hold. Nothing here
-//! fails: what cannot be found out is left away.
+//! Owns: making each of them fit what the daemon takes, whatever the program is called. Nothing here fails.
 
-use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde_json::json;
 
-use crate::cli::text::{clean, head};
-use crate::client::{Description, Offer, Terminal};
+use crate::cli::session::Named;
+use crate::cli::text::head;
+use crate::client::{Description, Offer};
 use crate::ids::SessionId;
-use crate::limits::{LABELS_MAX_BYTES, PATH_MAX_BYTES, TITLE_MAX_BYTES};
 use crate::sys;
 
 use super::args::RunArgs;
-use super::terminal;
 
 /// Bytes of the command line that are told in snapshot and `status`.
 const COMMAND_LINE_MAX_BYTES: usize = 16 * 1024;
@@ -37,51 +33,28 @@ pub struct Report {
     /// Commands and what `sh -c` gets for each.
     pub shells: Vec<(String, String)>,
     title: String,
-    cwd: String,
-    repo_root: Option<String>,
-    terminal: Option<Terminal>,
-    labels: BTreeMap<String, String>,
-    max_in_flight: u32,
+    named: Named,
 }
 
 impl Report {
     /// Looks around. The child is `pid`.
     pub fn new(args: &RunArgs, session: SessionId, pid: u32) -> Self {
-        let cwd = env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-        let cwd = cwd.canonicalize().unwrap_or(cwd);
         Self {
             session,
             pid,
             started: sys::process_started(pid).unwrap_or_else(now_ms),
             command: command_line(&args.command),
             shells: args.on.clone(),
-            title: title(args.title.as_deref(), &args.command),
-            repo_root: repo_root(&cwd).map(path_text),
-            cwd: path_text(&cwd),
-            terminal: terminal::find(),
-            labels: args.labels.iter().map(|(key, value)| (key.clone(), label_value(value))).collect(),
-            max_in_flight: args.max_in_flight,
+            title: title(&args.command),
+            named: args.named.clone(),
         }
     }
 
     /// All of it with these commands, for the library.
     pub fn description(&self, offers: Vec<Offer>) -> Description {
-        let mut description = Description::new(&self.title)
-            .session_id(self.session)
-            .cwd(&self.cwd)
-            .process(self.pid, self.started)
-            .max_in_flight(self.max_in_flight)
-            .snapshot(self.snapshot());
-        if let Some(root) = &self.repo_root {
-            description = description.repo_root(root);
-        }
-        if let Some(terminal) = &self.terminal {
-            description = description.terminal(terminal.clone());
-        }
-        for (key, value) in &self.labels {
-            description = description.label(key, value);
-        }
-        offers.into_iter().fold(description, Description::offer)
+        let described = self.named.describe(&self.title);
+        let described = described.session_id(self.session).process(self.pid, self.started).snapshot(self.snapshot());
+        offers.into_iter().fold(described, Description::offer)
     }
 
     /// The session's snapshot, as JSON text.
@@ -95,28 +68,13 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or_default()
 }
 
-/// The title that was given, else the program's name with its arguments.
-fn title(given: Option<&str>, command: &[OsString]) -> String {
+/// The program's name with its arguments.
+fn title(command: &[OsString]) -> String {
     let words = command.iter().enumerate().map(|(place, word)| {
         let name = if place == 0 { Path::new(word).file_name() } else { None };
         name.unwrap_or(word).to_string_lossy().into_owned()
     });
-    let text = given.map_or_else(|| words.collect::<Vec<_>>().join(" "), str::to_owned);
-    let title = head(clean(&text).trim(), TITLE_MAX_BYTES).trim_end().to_owned();
-    if title.is_empty() { "run".to_owned() } else { title }
-}
-
-fn path_text(path: impl AsRef<Path>) -> String {
-    head(&clean(&path.as_ref().to_string_lossy()), PATH_MAX_BYTES).to_owned()
-}
-
-/// The nearest folder upwards that holds `.git`, a folder or, in a worktree, a file.
-fn repo_root(cwd: &Path) -> Option<&Path> {
-    cwd.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok())
-}
-
-fn label_value(value: &str) -> String {
-    head(&clean(value), LABELS_MAX_BYTES).to_owned()
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The words as text; those beyond the bound are left away, and that is shown.
@@ -138,7 +96,6 @@ fn command_line(command: &[OsString]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStringExt;
-
     use std::sync::Arc;
 
     use super::super::bells::Bells;
@@ -150,43 +107,27 @@ mod tests {
     fn hostile() -> RunArgs {
         let bytes = b"/bin/na\xffme\x1b[31m".to_vec();
         RunArgs {
-            title: None,
-            labels: [("k".into(), "v\n\u{202e}".into())].into(),
+            named: Named { labels: [("k".into(), "v\n\u{202e}".into())].into(), ..Named::default() },
             on: vec![("reload".into(), "printf '\u{1b}'\n".repeat(100)), ("empty".into(), String::new())],
-            max_in_flight: 4,
             command: vec![OsString::from_vec(bytes), "x".repeat(100_000).into(), "é".repeat(200).into()],
         }
     }
 
     #[test]
     fn whatever_is_run_the_daemon_takes_what_is_told() {
-        let report = Report::new(&hostile(), SessionId([1; 16]), std::process::id());
-        assert!(report.title.starts_with("na\u{fffd}me [31m xxx"), "{}", report.title);
-        assert_eq!(report.title.len(), TITLE_MAX_BYTES);
-        assert_eq!(report.labels["k"], "v  ");
+        let report = Arc::new(Report::new(&hostile(), SessionId([1; 16]), std::process::id()));
+        assert!(report.title.starts_with("na\u{fffd}me\u{1b}[31m xxx"), "{:.80}", report.title);
         assert!(report.snapshot().len() < 2 * COMMAND_LINE_MAX_BYTES);
-        let (report, child) = (Arc::new(report), Arc::new(Child::start(&["true".into()], SessionId([1; 16])).unwrap()));
+        let child = Arc::new(Child::start(&["true".into()], SessionId([1; 16])).unwrap());
         let offers = offers::all(&report, &child, &Bells::default());
         let target = Target::dir(Path::new("/nonexistent")).unwrap();
-        assert!(Producer::new(target, report.description(offers)).is_ok());
+        assert_eq!(Producer::new(target, report.description(offers)).err(), None);
     }
 
     #[test]
-    fn a_title_is_the_programs_name_with_its_arguments_unless_one_is_given() {
+    fn a_title_is_the_programs_name_with_its_arguments() {
         let command: Vec<OsString> = ["/usr/bin/vim", "/etc/hosts"].iter().map(Into::into).collect();
-        assert_eq!(title(None, &command), "vim /etc/hosts");
-        assert_eq!(title(Some("my\teditor"), &command), "my editor");
-        assert_eq!(title(None, &["/".into()]), "/");
-        assert_eq!(title(None, &["\u{1b}".into()]), "run");
-        assert_eq!(title(None, &["é".repeat(200).into()]), "é".repeat(128));
-    }
-
-    #[test]
-    fn the_repository_is_the_nearest_folder_with_git_in_it() {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        if here.join(".git").exists() {
-            assert_eq!(repo_root(&here.join("src/cli")), Some(here));
-        }
-        assert_eq!(repo_root(Path::new("/proc")), None);
+        assert_eq!(title(&command), "vim /etc/hosts");
+        assert_eq!(title(&["/".into()]), "/");
     }
 }

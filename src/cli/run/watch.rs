@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use crate::sys::{self, Arrived, Origin, Signals, Stop};
 
 use super::child::Child;
-use super::terminal;
+use crate::cli::terminal;
 
 /// What is passed on. Job control's signals keep their default: they stop and continue the whole group, us with it.
 const FORWARDED: [Signal; 6] =
