@@ -49,6 +49,18 @@ pub const HOLDERS_MAX: usize = 64;
 pub const IN_FLIGHT_MAX: u32 = 64;
 /// A failure's text that a producer gives for the caller.
 pub const FAILURE_MAX_BYTES: usize = 4_096;
+/// Commands that a producer of ours holds: those that wait, those that run, and repeats that wait for them.
+pub const HELD_MAX: usize = 32;
+/// Their inputs together.
+pub const HELD_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// Keys of commands that a producer of ours remembers.
+pub const KEYS_KEPT_MAX: usize = 1_024;
+/// What came of them, together.
+pub const KEPT_RESULTS_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// How long a key is remembered, from its first command on: longer than any deadline.
+pub const KEY_KEPT_MS: u64 = 600_000;
+/// A line to `usher attach`, without its LF: the largest result and what is around it.
+pub const ATTACH_LINE_MAX_BYTES: usize = FRAME_MAX_BYTES;
 /// A credential's label.
 pub const LABEL_MAX_BYTES: usize = 64;
 /// Session selectors or command names of one grant.
@@ -78,6 +90,7 @@ const _: () = assert!(HEADER_MAX_BYTES >= SESSION_MAX_BYTES + 4 * 1024);
 const _: () = assert!(HEADER_MAX_BYTES > 2 * NAMED_MAX_BYTES + NAMED_MAX * 128);
 const _: () = assert!(HEADER_MAX_BYTES > HOLDERS_MAX * 512 + 8 * 1024);
 const _: () = assert!(DEADLINE_DEFAULT_MS < DEADLINE_MAX_MS);
+const _: () = assert!(DEADLINE_MAX_MS < KEY_KEPT_MS);
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX);
 
 macro_rules! limits {
@@ -222,6 +235,7 @@ mod tests {
             HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
             COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES SESSION_MAX_BYTES NAMED_MAX NAMED_MAX_BYTES
             HOLDERS_MAX IN_FLIGHT_MAX FAILURE_MAX_BYTES
+            HELD_MAX HELD_MAX_BYTES KEYS_KEPT_MAX KEPT_RESULTS_MAX_BYTES KEY_KEPT_MS ATTACH_LINE_MAX_BYTES
             LABEL_MAX_BYTES GRANT_LIST_MAX CREDENTIALS_MAX PAGE_MAX_BYTES SESSION_PREFIX_MIN JSON_DEPTH_MAX
             HEARTBEAT_MS DEADLINE_DEFAULT_MS DEADLINE_MAX_MS START_MS HELLO_CLIENT_MS
         );

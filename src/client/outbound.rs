@@ -54,6 +54,28 @@ mod tests {
         assert!(started.elapsed() < Duration::from_secs(5));
     }
 
+    /// A signal that is blocked stays with the thread that raised it, also where the process ignores it.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_peer_that_is_gone_is_an_error_and_no_signal() {
+        use nix::sys::signal::{SigSet, Signal};
+
+        let pipe: SigSet = [Signal::SIGPIPE].into_iter().collect();
+        pipe.thread_block().unwrap();
+        let signals = sys::Signals::new(&pipe).unwrap();
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(write_all(&ours, b"x", Instant::now() + Duration::from_secs(1)).is_err());
+        assert_eq!(signals.wait(Some(Duration::ZERO)).unwrap(), None);
+        assert_eq!(nix::unistd::write(&ours, b"x"), Err(Errno::EPIPE));
+        assert_eq!(
+            signals.wait(Some(Duration::ZERO)).unwrap().unwrap().signal,
+            Signal::SIGPIPE,
+            "the test would see it"
+        );
+        pipe.thread_unblock().unwrap();
+    }
+
     #[test]
     fn a_peer_that_reads_slowly_gets_all_of_it() {
         let (theirs, ours) = UnixStream::pair().unwrap();

@@ -6,13 +6,14 @@ use ring::digest::{Context, SHA256};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
-use crate::ids::{PublicKey, Signature};
+use crate::ids::{PublicKey, SessionId, Signature};
 
 const TRANSCRIPT: &[u8] = b"usher/1 transcript\n";
 const DAEMON_PROOF: &[u8] = b"usher/1 daemon proof\n";
 const CLIENT_PROOF: &[u8] = b"usher/1 client proof\n";
 const INCOMPATIBLE: &[u8] = b"usher/1 incompatible\n";
 const RECEIPT: &[u8] = b"usher/1 receipt\n";
+const LEASE: &[u8] = b"usher/1 lease\n";
 const TO_DAEMON: &[u8] = b"usher/1 client to daemon";
 const TO_CLIENT: &[u8] = b"usher/1 daemon to client";
 
@@ -76,6 +77,13 @@ pub enum Statement {
         /// SHA-256 of the result's text, LF and payload with it.
         result: Hash,
     },
+    /// A session's reconnect key, over T3 and the session.
+    Lease {
+        /// T3 of the connection.
+        t3: Hash,
+        /// Which is taken back.
+        session: SessionId,
+    },
 }
 
 impl Statement {
@@ -86,6 +94,7 @@ impl Statement {
             Self::ClientProof(hash) => [CLIENT_PROOF, hash].concat(),
             Self::Incompatible(hash) => [INCOMPATIBLE, hash].concat(),
             Self::Receipt { t3, request, result } => [RECEIPT, t3, request, result].concat(),
+            Self::Lease { t3, session } => [LEASE, t3, &session.0[..]].concat(),
         }
     }
 

@@ -9,16 +9,13 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::client::{Producer, Update};
-use crate::limits::{FRAME_MAX_BYTES, Limits};
+use crate::limits::{ATTACH_LINE_MAX_BYTES, Limits};
 use crate::wire::{json, object};
 
 use super::calls::{Answer, Calls, Worth};
 use super::message::{self, Incoming, OfferParams, UpdateParams};
 use super::outbox::Outbox;
 use super::program::Program;
-
-/// A line without its LF: the largest result, and what is around it.
-const LINE_MAX_BYTES: usize = FRAME_MAX_BYTES;
 
 /// What the program says is for them.
 pub struct Inbox {
@@ -52,7 +49,7 @@ impl Inbox {
             let done = if is_whole {
                 self.take(&line)
             } else {
-                Err(format!("a line is longer than {LINE_MAX_BYTES} bytes and was passed over").into())
+                Err(format!("a line is longer than {ATTACH_LINE_MAX_BYTES} bytes and was passed over").into())
             };
             if let Err(Wrong { what, id }) = done {
                 self.outbox.error(&what, id);
@@ -156,7 +153,7 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<b
         };
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        if is_whole && line.len() + part.len() <= LINE_MAX_BYTES {
+        if is_whole && line.len() + part.len() <= ATTACH_LINE_MAX_BYTES {
             line.extend_from_slice(part);
         } else {
             is_whole = false;
@@ -196,7 +193,7 @@ mod tests {
 
     #[test]
     fn lines_are_read_within_their_bound_and_a_longer_one_is_passed_over() {
-        let long = [vec![b'x'; LINE_MAX_BYTES + 1], b"\nfour\n".to_vec()].concat();
+        let long = [vec![b'x'; ATTACH_LINE_MAX_BYTES + 1], b"\nfour\n".to_vec()].concat();
         let bytes = [b"one\n\nthree\r\n", long.as_slice(), b"never ended"].concat();
         let mut from = io::BufReader::with_capacity(1_000, bytes.as_slice());
         let mut next = || {

@@ -110,15 +110,21 @@ impl Command {
     }
 }
 
-pub(super) type Handler = Arc<dyn Fn(&Command) -> Result<Vec<u8>, String> + Send + Sync>;
+type Handler = Arc<dyn Fn(&Command) -> Result<Vec<u8>, String> + Send + Sync>;
+
+/// What does a command.
+#[derive(Clone)]
+pub(super) struct Doer {
+    pub handler: Handler,
+    pub is_quick: bool,
+}
 
 /// A command that a session offers, and what does it.
 #[derive(Clone)]
 pub struct Offer {
     pub(super) name: String,
     pub(super) description: Option<String>,
-    pub(super) handler: Handler,
-    pub(super) is_quick: bool,
+    pub(super) doer: Doer,
 }
 
 impl Offer {
@@ -128,7 +134,8 @@ impl Offer {
         name: impl Into<String>,
         handler: impl Fn(&Command) -> Result<Vec<u8>, String> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), description: None, handler: Arc::new(handler), is_quick: false }
+        let doer = Doer { handler: Arc::new(handler), is_quick: false };
+        Self { name: name.into(), description: None, doer }
     }
 
     /// For people.
@@ -140,7 +147,8 @@ impl Offer {
     /// For a handler that never waits: it is called by the thread that reads from the daemon, which costs no change of
     /// threads and needs no place among the commands that run. Meanwhile the session hears nothing.
     #[must_use]
-    pub fn quick(self) -> Self {
-        Self { is_quick: true, ..self }
+    pub fn quick(mut self) -> Self {
+        self.doer.is_quick = true;
+        self
     }
 }

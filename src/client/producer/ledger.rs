@@ -8,14 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::limits::{KEPT_RESULTS_MAX_BYTES, KEY_KEPT_MS, KEYS_KEPT_MAX};
 use crate::wire::transcript::{Hash, sha256};
 
 /// How long a key is known, from its first command on.
-const KEPT: Duration = Duration::from_secs(600);
-/// Keys that are known at once.
-const KEYS_MAX: usize = 1_024;
-/// Bytes of all outcomes.
-const BYTES_MAX: usize = 64 * 1024 * 1024;
+const KEPT: Duration = Duration::from_millis(KEY_KEPT_MS);
 
 /// What came of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +108,7 @@ impl<W> Ledger<W> {
                 State::TooLarge => Seen::NotKept,
             };
         }
-        if self.entries.len() >= KEYS_MAX {
+        if self.entries.len() >= KEYS_KEPT_MAX {
             return Seen::Full;
         }
         self.last += 1;
@@ -130,7 +127,7 @@ impl<W> Ledger<W> {
 
     /// A command is done; who waited with it.
     pub fn settle(&mut self, ticket: Ticket, outcome: &Arc<Outcome>) -> Vec<W> {
-        let fits = self.bytes + outcome.bytes() <= BYTES_MAX;
+        let fits = self.bytes + outcome.bytes() <= KEPT_RESULTS_MAX_BYTES;
         let Some(entry) = self.entries.get_mut(&ticket) else { return Vec::new() };
         let settled = if fits { State::Done(Arc::clone(outcome)) } else { State::TooLarge };
         match std::mem::replace(&mut entry.state, settled) {
@@ -284,7 +281,7 @@ mod tests {
     #[test]
     fn at_the_bound_on_keys_newcomers_are_refused_and_nothing_is_forgotten() {
         let mut test = Test::new();
-        for number in 0..KEYS_MAX {
+        for number in 0..KEYS_KEPT_MAX {
             let ticket = test.new_one(&number.to_string());
             test.ledger.settle(ticket, &done(1));
         }
@@ -298,7 +295,7 @@ mod tests {
     fn an_outcome_that_does_not_fit_is_not_kept_and_its_repeat_hears_so() {
         let mut test = Test::new();
         let (large, larger, small) = (test.new_one("a"), test.new_one("b"), test.new_one("c"));
-        test.ledger.settle(large, &done(BYTES_MAX - 10));
+        test.ledger.settle(large, &done(KEPT_RESULTS_MAX_BYTES - 10));
         assert_eq!(test.see("b", b"1", 7), Seen::Joined);
         assert_eq!(test.ledger.settle(larger, &done(11)), [7], "who waits gets it all the same");
         test.ledger.settle(small, &done(10));

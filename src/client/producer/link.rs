@@ -133,6 +133,11 @@ impl Session {
         let (sender, receiver) = connection.split();
         let number = {
             let mut now = core.now.lock();
+            if !matches!(now.state, State::Connecting { .. }) {
+                drop(now);
+                sender.close("the session has ended");
+                return Err((Event::Stopped, None));
+            }
             now.connections += 1;
             now.wire = Some(Wire::new(sender.clone()));
             now.connections
@@ -150,15 +155,15 @@ impl Session {
     }
 
     fn register(&self, core: &Core) -> Result<(), Told> {
-        let (mut register, snapshot) = {
+        let (mut register, snapshot, is_back) = {
             let mut now = core.now.lock();
             if let Some(wire) = &mut now.wire {
                 wire.is_registered = false;
                 wire.is_clean();
             }
-            (now.description.register(), now.description.snapshot.clone())
+            (now.description.register(), now.description.snapshot.clone(), now.is_known)
         };
-        core.lease.claim(&mut register, &self.t3);
+        core.lease.put(&mut register, &self.t3, is_back);
         let (method, deadline) = (Method::SessionRegister.name(), Instant::now() + WRITE);
         let sent = self.sender.request_seen(method, &register, snapshot.as_deref(), deadline, |id, _| {
             if let Some(wire) = &mut core.now.lock().wire {
@@ -234,6 +239,7 @@ impl Session {
                 return Some((Event::Refused(code, Some(self.generation)), Some(code.word().to_owned())));
             }
             wire.is_registered = true;
+            now.is_known = true;
             drop(now);
             core.apply(Event::Registered, None);
             core.flush();
@@ -265,9 +271,9 @@ impl Session {
             let sentence = "the parameters of the command are not as documented";
             return refuse(&address, Code::InvalidParams.word(), sentence);
         };
-        let offer = core.now.lock().description.find(command.name()).cloned();
-        match offer {
-            Some(offer) => core.pool.take(address, command, &offer),
+        let doer = core.now.lock().description.find(command.name()).map(|offer| offer.doer.clone());
+        match doer {
+            Some(doer) => core.pool.take(address, command, &doer),
             None => refuse(&address, Code::CommandNotFound.word(), Code::CommandNotFound.sentence()),
         }
     }

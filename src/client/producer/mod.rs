@@ -98,6 +98,7 @@ impl Producer {
                 link: core::Link::default(),
                 wire: None,
                 connections: 0,
+                is_known: false,
             }),
             changed: Condvar::new(),
         };
@@ -138,7 +139,10 @@ impl Producer {
                 Err(error) => {
                     let mut now = self.core.now.lock();
                     now.link.is_running = false;
-                    now.state = State::Idle;
+                    // As if it had not been asked; somebody else may have stopped it meanwhile.
+                    if matches!(now.state, State::Connecting { .. }) {
+                        now.state = State::Idle;
+                    }
                     return Err(error);
                 }
             }
@@ -169,19 +173,22 @@ impl Producer {
     /// all the same, for its grant or a lowered limit, a [`Change`] tells.
     pub fn update(&self, update: Update) -> Result<(), Invalid> {
         let dirty = {
-            let mut now = self.core.now.lock();
-            let mut changed = now.description.clone();
             let Update { title, labels, offers } = update;
+            let mut now = self.core.now.lock();
+            // It was checked when it came, and may be large.
+            let snapshot = now.description.snapshot.take();
+            let mut changed = now.description.clone();
             let dirty =
                 Dirty { title: title.is_some(), labels: labels.is_some(), commands: offers.is_some(), snapshot: false };
             changed.title = title.unwrap_or(changed.title);
             changed.labels = labels.unwrap_or(changed.labels);
             changed.offers = offers.unwrap_or(changed.offers);
-            // It was checked when it came, and may be large.
-            let snapshot = changed.snapshot.take();
-            changed.check()?;
-            changed.snapshot = snapshot;
-            now.description = changed;
+            let checked = changed.check();
+            if checked.is_ok() {
+                now.description = changed;
+            }
+            now.description.snapshot = snapshot;
+            checked?;
             dirty
         };
         self.core.tell(dirty);

@@ -17,18 +17,14 @@ use serde_json::json;
 
 use crate::client::connection::Sender;
 use crate::client::failure::SendError;
-use crate::limits::FAILURE_MAX_BYTES;
+use crate::limits::{FAILURE_MAX_BYTES, HELD_MAX, HELD_MAX_BYTES};
 use crate::threads;
 use crate::wire::json;
 
 use super::cancel::{Cancel, Why};
-use super::command::{Command, Handler, Offer};
+use super::command::{Command, Doer};
 use super::ledger::{self, Ledger, Outcome, Seen, Ticket};
 
-/// Commands that are held at once: those that wait, those that run, and repeats that wait for them.
-const HELD_MAX: usize = 32;
-/// Bytes of their inputs.
-const HELD_MAX_BYTES: usize = 64 * 1024 * 1024;
 /// A thread with nothing to do for so long leaves.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -75,7 +71,7 @@ struct Table {
 struct Job {
     address: Address,
     command: Command,
-    handler: Handler,
+    doer: Doer,
     ticket: Option<Ticket>,
 }
 
@@ -96,7 +92,7 @@ impl Pool {
     }
 
     /// Takes a command: does it, lets it wait, or refuses it.
-    pub fn take(&self, address: Address, command: Command, offer: &Offer) {
+    pub fn take(&self, address: Address, command: Command, doer: &Doer) {
         let mut table = self.0.table.lock();
         if table.is_stopped {
             return;
@@ -112,10 +108,10 @@ impl Pool {
         if table.held() >= HELD_MAX || table.bytes + bytes > HELD_MAX_BYTES {
             ticket.map(|ticket| table.ledger.withdraw(ticket));
             drop(table);
-            return refuse(&address, "queue-full", "the session has as many commands as it holds");
+            return refuse(&address, "queue-full", "queue-full: the session has as many commands as it holds");
         }
-        let job = Job { address, command, handler: Arc::clone(&offer.handler), ticket };
-        if offer.is_quick {
+        let job = Job { address, command, doer: doer.clone(), ticket };
+        if doer.is_quick {
             let (key, job) = table.begin(job);
             drop(table);
             self.work(key, &job);
@@ -140,16 +136,18 @@ impl Pool {
         let Some(key) = &command.key else { return Ok(None) };
         let failed = |word, text: &str| Err(Some(Arc::new(Outcome::Failed(word, text.to_owned()))));
         if table.held() >= HELD_MAX && table.ledger.is_running(&command.asker.credential, key) {
-            return failed("queue-full", "the session has as many commands as it holds");
+            return failed("queue-full", "queue-full: the session has as many commands as it holds");
         }
         let digest = ledger::digest(&command.name, command.input.as_deref());
         match table.ledger.see(Instant::now(), &command.asker.credential, key, digest, address.clone()) {
             Seen::New(ticket) => Ok(Some(ticket)),
             Seen::Joined => Err(None),
             Seen::Known(outcome) => Err(Some(outcome)),
-            Seen::NotKept => failed("result-not-kept", "the command was done; its result was too large to be kept"),
-            Seen::Conflict => failed("key-conflict", "the key belongs to another command or input"),
-            Seen::Full => failed("queue-full", "the session remembers as many keys as it can"),
+            Seen::NotKept => {
+                failed("result-not-kept", "result-not-kept: the command was done; its result was too large to be kept")
+            }
+            Seen::Conflict => failed("key-conflict", "key-conflict: the key belongs to another command or input"),
+            Seen::Full => failed("queue-full", "queue-full: the session remembers as many keys as it can"),
         }
     }
 
@@ -338,7 +336,7 @@ fn input_bytes(command: &Command) -> usize {
 fn outcome(job: &Job) -> Outcome {
     let command = &job.command;
     let failed = |word, text: String| Outcome::Failed(word, text);
-    match catch_unwind(AssertUnwindSafe(|| (job.handler)(command))) {
+    match catch_unwind(AssertUnwindSafe(|| (job.doer.handler)(command))) {
         Ok(Ok(result)) if result.len() > command.result_max => {
             failed("invalid-result", format!("the result is larger than {} bytes", command.result_max))
         }

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver as Channel, Sender as ChannelSender, bounded};
 
+use super::super::Offer;
 use super::*;
 use crate::client::connection::{Incoming, Receiver};
 use crate::client::inbound::Inbound;
@@ -40,7 +41,7 @@ impl Line {
             result_max: 1_000,
             cancel: Arc::default(),
         };
-        pool.take(Address { connection: self.number, id, to: self.sender.clone() }, command, offer);
+        pool.take(Address { connection: self.number, id, to: self.sender.clone() }, command, &offer.doer);
     }
 
     /// The next answer: its id, and the result or the word and the text of the failure.
