@@ -105,6 +105,10 @@ name_type!(
     SessionId, 16
 );
 name_type!(
+    /// One rotation of a session's reconnect key; drawn by the producer.
+    RotationId, 16
+);
+name_type!(
     /// SHA-256 of a raw Ed25519 public key.
     Fingerprint, 32
 );

@@ -168,6 +168,12 @@ limits! {
     outbound_bytes = "outbound-bytes": 64 * 1024 * 1024;
     /// callers waiting for a session, or following
     streams = "streams": 128;
+    /// leases: sessions that are registered or may be taken back
+    leases = "leases": 4_096;
+    /// ms after its session's end for which a lease takes it back
+    lease_ms = "lease-ms": 24 * 60 * 60 * 1_000;
+    /// ms after a start for which commands with a key wait for their session to come back
+    recover_ms = "recover-ms": 30_000;
     /// ms without a word after which a session is shown stale
     stale_ms = "stale-ms": 45_000;
     /// ms without a word after which a session is removed

@@ -13,6 +13,7 @@ mod handshake;
 mod hostile;
 mod interop;
 mod kept;
+mod leases;
 mod library;
 mod load;
 mod operators;

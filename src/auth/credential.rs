@@ -29,6 +29,8 @@ pub struct Shares {
     pub connections: Arc<Pool>,
     /// Sessions.
     pub sessions: Arc<Pool>,
+    /// Leases.
+    pub leases: Arc<Pool>,
     /// Commands in queues.
     pub queued: Arc<Pool>,
     /// Their bytes.
@@ -56,6 +58,7 @@ impl Shares {
                 Limits::share(limits.connections, is_default).min(limits.credential_connections),
             ),
             sessions: share("sessions", limits.sessions),
+            leases: share("leases", limits.leases),
             queued: share("queued", limits.queued),
             queued_bytes: share("queued-bytes", limits.queued_bytes),
             inbound_bytes: share("inbound-bytes", limits.inbound_bytes),

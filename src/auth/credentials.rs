@@ -53,6 +53,8 @@ pub struct Credentials {
     limits: Limits,
     records: Mutex<Records>,
     live: RwLock<Live>,
+    /// Those that have ended since somebody asked.
+    ended: Mutex<Vec<CredentialId>>,
 }
 
 impl Credentials {
@@ -66,7 +68,13 @@ impl Credentials {
             })?;
             live.insert(credential);
         }
-        Ok(Self { folder, limits: limits.clone(), records: Mutex::new(records), live: RwLock::new(live) })
+        Ok(Self {
+            folder,
+            limits: limits.clone(),
+            records: Mutex::new(records),
+            live: RwLock::new(live),
+            ended: Mutex::default(),
+        })
     }
 
     /// The credential of a key. Of several records the one that can still be used, else the latest.
@@ -77,6 +85,16 @@ impl Credentials {
     /// Every credential that can connect or ever could, in no order.
     pub fn all(&self) -> Vec<Arc<Credential>> {
         self.live.read().by_id.values().cloned().collect()
+    }
+
+    /// Every credential that has not ended, in no order.
+    pub fn usable(&self) -> Vec<Arc<Credential>> {
+        self.all().into_iter().filter(|credential| credential.gate.end().is_none()).collect()
+    }
+
+    /// Those that have ended since the last call, for whoever holds something of theirs.
+    pub fn take_ended(&self) -> Vec<CredentialId> {
+        std::mem::take(&mut self.ended.lock())
     }
 
     /// Records with their live side, in order of enrolment.
@@ -152,7 +170,7 @@ impl Credentials {
         drop(records);
         drop(permit);
         if let Some(old) = asked.replaces.and_then(|id| self.live.read().by_id.get(&id).cloned()) {
-            old.end(End::Revoked);
+            self.end(&old, End::Revoked);
         }
         Ok(id)
     }
@@ -176,7 +194,7 @@ impl Credentials {
         let Some(credential) = self.live.read().by_id.get(&id).cloned() else {
             return Err(Code::CredentialNotFound.into());
         };
-        let cut = credential.end(End::Revoked);
+        let cut = self.end(&credential, End::Revoked);
         stored.map_err(|refusal| {
             let text = refusal.message.clone().unwrap_or_default();
             refusal.message(format!("revoked until the daemon ends, but not stored: {text}"))
@@ -227,6 +245,12 @@ impl Credentials {
         })
     }
 
+    fn end(&self, credential: &Credential, end: End) -> usize {
+        let cut = credential.end(end);
+        self.ended.lock().push(credential.id);
+        cut
+    }
+
     /// Cuts and stores what has expired; `true` while something connected can still expire.
     pub fn sweep(&self) -> bool {
         let mut more = false;
@@ -251,6 +275,11 @@ impl Credentials {
         if credential.expiry_is_stored.load(SeqCst) {
             return;
         }
+        let mut ended = self.ended.lock();
+        if !ended.contains(&credential.id) {
+            ended.push(credential.id);
+        }
+        drop(ended);
         let mut fresh = true;
         let stored = self.change(credential.id, |records, position| {
             let target = &mut records.credentials[position];

@@ -63,8 +63,11 @@ mod tests {
     use crate::wire::object;
 
     fn facts(cwd: &str, repo_root: Option<&str>) -> Facts {
-        let mut register: crate::wire::rows::Register =
-            object::read(br#"{"title":"t","cwd":"/","pid":1,"started":1,"labels":{"a":"b"},"commands":[]}"#).unwrap();
+        let key = crate::ids::PublicKey([1; 32]);
+        let text = format!(
+            r#"{{"title":"t","cwd":"/","pid":1,"started":1,"labels":{{"a":"b"}},"commands":[],"reconnect_key":"{key}"}}"#
+        );
+        let mut register: crate::wire::rows::Register = object::read(text.as_bytes()).unwrap();
         register.cwd = cwd.to_owned();
         register.repo_root = repo_root.map(str::to_owned);
         Facts::new(register).unwrap()

@@ -14,6 +14,8 @@ pub struct Welcome {
     pub protocol: u16,
     /// What this side is.
     pub role: Role,
+    /// What this side may use.
+    pub scopes: Vec<String>,
     /// The daemon's bounds.
     #[serde(deserialize_with = "object::object")]
     pub limits: PeerLimits,

@@ -20,7 +20,7 @@ use crate::wire::text::escaped_lines;
 use crate::wire::transcript::{Hash, sha256};
 
 use super::hub::Hub;
-use super::{caller, operator, producer};
+use super::{caller, lease, operator, producer};
 
 /// Why a conversation is over.
 pub enum Over {
@@ -167,6 +167,8 @@ impl<'a> Conversation<'a> {
             Method::SessionRegister => producer::register(self, permit, request),
             Method::SessionUpdate => producer::update(self, permit, request),
             Method::SessionHeartbeat => producer::heartbeat(self, permit, &request),
+            Method::SessionStageKey => lease::stage_key(self, permit, &request),
+            Method::SessionConfirmKey => lease::confirm_key(self, permit, &request),
             Method::SessionUnregister => producer::unregister(self, permit, &request),
             Method::SessionList => caller::list(self, permit, &request),
             Method::SessionGet => caller::get(self, permit, &request),

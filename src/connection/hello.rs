@@ -125,6 +125,7 @@ fn prove(
             let credential = Arc::clone(verified.credential());
             if credential.gate.end() == Some(End::Expired) {
                 hub.credentials.expire(&credential);
+                hub.forget_ended();
             }
             Ok(verified.authorize()?)
         })

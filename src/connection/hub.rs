@@ -11,6 +11,7 @@ use crate::auth::credentials::Credentials;
 use crate::auth::identity::Identity;
 use crate::ids::{ConnectionId, Generation};
 use crate::limits::Limits;
+use crate::registry::leases::Leases;
 use crate::registry::report::{Report, Stop};
 use crate::route::clock::Clock;
 use crate::route::directory::Directory;
@@ -53,6 +54,8 @@ pub struct Hub {
     pub identity: Arc<Identity>,
     /// Everybody it knows.
     pub credentials: Credentials,
+    /// What takes sessions back.
+    pub leases: Arc<Leases>,
     /// Where sessions are.
     pub directory: Arc<Directory>,
     /// To the registry. Taken away at shutdown, so that the registry's thread ends.
@@ -84,6 +87,13 @@ impl Hub {
     pub fn report(&self, report: Report) -> bool {
         let reports = self.reports.lock().clone();
         reports.is_some_and(|reports| reports.send(report).is_ok())
+    }
+
+    /// What belongs to credentials that have ended goes with them.
+    pub fn forget_ended(&self) {
+        for credential in self.credentials.take_ended() {
+            self.leases.forget(credential);
+        }
     }
 
     /// Whether new work is refused.

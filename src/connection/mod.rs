@@ -11,6 +11,7 @@ pub mod worker;
 mod caller;
 mod dispatch;
 mod hello;
+mod lease;
 mod operator;
 mod producer;
 mod reader;

@@ -186,6 +186,7 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
         replaces: asked.replaces,
     };
     let credential = on.hub.credentials.enroll(permit, on.peer.authority(), enrolment)?;
+    on.hub.forget_ended();
     log::info!("credential {credential} enrolled by {}", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
     Ok(())
@@ -193,7 +194,9 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
 
 pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Named { credential, receipt } = message::params(request.params)?;
-    let (label, cut) = on.hub.credentials.revoke(permit, credential)?;
+    let revoked = on.hub.credentials.revoke(permit, credential);
+    on.hub.forget_ended();
+    let (label, cut) = revoked?;
     log::info!("credential {credential} revoked by {}, {cut} connections cut", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Revoked { credential, label, cut }, None, request.receipt(receipt));
     Ok(())

@@ -11,10 +11,13 @@ use crate::wire::message;
 use crate::wire::rows::{self, Facts};
 
 use super::dispatch::{Conversation, Done, Owned, Request, session_id};
+use super::lease;
 
 #[derive(Serialize)]
 struct Registered {
     session_id: SessionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<lease::Granted>,
     limits: RegisteredLimits,
 }
 
@@ -38,6 +41,7 @@ pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: R
     let params: rows::Register = message::params(request.params)?;
     let receipt = request.receipt(params.receipt);
     let id = session_id(params.session_id);
+    let claim = lease::claim(on.peer, id, &params)?;
     let facts = Facts::new(params)?;
     let max_in_flight = facts.max_in_flight;
     let snapshot = snapshot(on, request.payload)?;
@@ -51,13 +55,17 @@ pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: R
     });
     // The registry looks at the gate again and holds its permit until the session is published.
     drop(permit);
+    // An id may be held by a credential that has run out unseen.
+    on.hub.credentials.sweep();
+    on.hub.forget_ended();
     let (reply, answer) = bounded(1);
     let peer = std::sync::Arc::clone(on.peer);
-    on.hub.report(Report::Register(report::Register { peer, id, issued, facts, snapshot, reply }));
-    let session = answer.recv().map_err(|_| Code::ShuttingDown)??;
+    on.hub.report(Report::Register(report::Register { peer, id, issued, facts, snapshot, claim, reply }));
+    let report::Registered { session, change } = answer.recv().map_err(|_| Code::ShuttingDown)??;
     on.owned = Some(Owned::new(on.hub, on.peer, session));
     let limits = RegisteredLimits { max_in_flight, queued_max: on.hub.limits.session_queued };
-    let _gone = on.peer.answer(request.id, &Registered { session_id: id, limits }, None, receipt);
+    let lease = change.map(|change| lease::granted(on.hub, id, change));
+    let _gone = on.peer.answer(request.id, &Registered { session_id: id, lease, limits }, None, receipt);
     Ok(())
 }
 

@@ -95,6 +95,7 @@ impl FullStatus {
             &totals.connections,
             &totals.operators,
             &totals.sessions,
+            hub.leases.total(),
             &hub.lanes.queued,
             &hub.lanes.queued_bytes,
             &totals.inbound_bytes,

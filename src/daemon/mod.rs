@@ -29,6 +29,7 @@ use crate::connection::slots::Slots;
 use crate::error::{Exit, Failure};
 use crate::ids::Generation;
 use crate::limits::Limits;
+use crate::registry::leases::Leases;
 use crate::registry::report::{Report, Stop, StopReason};
 use crate::registry::{self, Registry};
 use crate::route::clock::Clock;
@@ -109,13 +110,15 @@ fn run(options: &Options) -> Result<(), Failure> {
     first_start::make_keys(&root, &lock).map_err(store_failure)?;
     let identity = Arc::new(first_start::load_daemon_key(&root).map_err(store_failure)?);
     let credentials = Credentials::load(root.try_clone().map_err(store_failure)?, &limits).map_err(store_failure)?;
+    let folder = root.try_clone().map_err(store_failure)?;
+    let leases = Leases::load(folder, &credentials, &limits).map_err(store_failure)?;
     // Blocked before any thread is made: each signal is taken by the one thread that waits for it.
     let signals = signals::block()?;
     let folder = root.create_sub(paths::SOCKET_FOLDER).map_err(store_failure)?;
     let listener = Listener::bind(&folder, &lock).map_err(store_failure)?;
 
     let (daemon, stop) =
-        Daemon::start(&limits, identity, credentials, root, folder, listener, Arc::clone(&lock), signals)?;
+        Daemon::start(&limits, identity, credentials, leases, root, folder, listener, Arc::clone(&lock), signals)?;
     log::info!("{BUILD} is ready in {}, generation {}", paths.root().display(), daemon.hub.generation);
     if options.mode == RunMode::Detached {
         background::tell_launcher(background::READY);
@@ -143,6 +146,7 @@ impl Daemon {
         limits: &Limits,
         identity: Arc<Identity>,
         credentials: Credentials,
+        leases: Leases,
         root: Dir,
         folder: Dir,
         listener: Listener,
@@ -151,7 +155,7 @@ impl Daemon {
     ) -> Result<(Self, Receiver<StopReason>), Failure> {
         let (ask_stop, stop) = bounded(1);
         let (reports, to_registry) = bounded(REPORTS);
-        let hub = Arc::new(hub(limits, identity, credentials, Stop::new(ask_stop), reports)?);
+        let hub = Arc::new(hub(limits, identity, credentials, leases, Stop::new(ask_stop), reports)?);
         let registry = {
             let totals = registry::Totals {
                 sessions: Arc::clone(&hub.totals.sessions),
@@ -161,6 +165,7 @@ impl Daemon {
             let registry = Registry::new(
                 &hub.limits,
                 totals,
+                Arc::clone(&hub.leases),
                 Arc::clone(&hub.directory),
                 Arc::clone(&hub.lanes),
                 Arc::clone(&hub.clock),
@@ -183,6 +188,7 @@ fn hub(
     limits: &Limits,
     identity: Arc<Identity>,
     credentials: Credentials,
+    leases: Leases,
     stop: Stop,
     reports: crossbeam_channel::Sender<Report>,
 ) -> Result<Hub, Failure> {
@@ -196,6 +202,7 @@ fn hub(
         started: jiff::Timestamp::now(),
         identity,
         credentials,
+        leases: Arc::new(leases),
         directory: Arc::new(Directory::default()),
         reports: Mutex::new(Some(reports)),
         clock: Arc::new(Clock::default()),
@@ -231,6 +238,7 @@ fn hub(
 fn look(hub: &Hub, now: Instant) -> Option<Instant> {
     let lanes = hub.directory.all().iter().filter_map(|session| session.lane.expire(now)).min();
     let expiries = hub.credentials.sweep().then(|| now + SWEEP);
+    hub.forget_ended();
     // A registry that is behind will look by itself: it is told again at the next ring.
     let behind = match hub.reports.lock().as_ref() {
         Some(reports) => reports.try_send(Report::Tick).is_err().then(|| now + SWEEP),

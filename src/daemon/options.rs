@@ -33,7 +33,7 @@ pub(super) struct Options {
 #[derive(Debug)]
 pub(super) enum Action {
     Print(String),
-    Run(Options),
+    Run(Box<Options>),
 }
 
 pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, Failure> {
@@ -72,7 +72,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
             other => return Err(usage(other.unexpected())),
         }
     }
-    Ok(Action::Run(options))
+    Ok(Action::Run(Box::new(options)))
 }
 
 fn version() -> String {

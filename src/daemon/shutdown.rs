@@ -46,6 +46,7 @@ impl Daemon {
         let _panicked = clock.join();
         drop(hub.reports.lock().take());
         let _panicked = registry.join();
+        hub.leases.store_rest();
 
         hub.flusher.wait_idle(Instant::now() + limit);
         let undelivered: usize = peers().iter().map(|peer| peer.undelivered()).sum();

@@ -3,6 +3,7 @@
 //! Workers may wait for it; it never waits for a worker: it answers over channels with room for the answer and writes to
 //! peers without blocking. What it applies it admits again, and holds the permit until the directory shows it.
 
+pub mod leases;
 pub mod report;
 mod table;
 mod waiters;
@@ -27,7 +28,8 @@ use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
 use crate::wire::selector::Selector;
 
-use report::{Asked, Register, Report, Stop, StopReason, Update};
+use leases::{Claimed, Leases};
+use report::{Asked, Register, Registered, Report, Rotate, Step, Stop, StopReason, Update};
 use table::Table;
 use waiters::Waiters;
 
@@ -35,6 +37,7 @@ use waiters::Waiters;
 pub struct Registry {
     table: Table,
     waiters: Waiters,
+    leases: Arc<Leases>,
     directory: Arc<Directory>,
     bounds: Arc<LaneBounds>,
     clock: Arc<Clock>,
@@ -61,6 +64,7 @@ impl Registry {
     pub fn new(
         limits: &Limits,
         totals: Totals,
+        leases: Arc<Leases>,
         directory: Arc<Directory>,
         bounds: Arc<LaneBounds>,
         clock: Arc<Clock>,
@@ -70,6 +74,7 @@ impl Registry {
         Self {
             table: Table::default(),
             waiters: Waiters::default(),
+            leases,
             directory,
             bounds,
             clock,
@@ -94,7 +99,7 @@ impl Registry {
             Report::Register(register) => {
                 let reply = register.reply.clone();
                 let answer = self.register(register);
-                if let Ok(session) = &answer {
+                if let Ok(Registered { session, .. }) = &answer {
                     self.waiters.look(&self.directory, session);
                 }
                 let _worker_gone = reply.send(answer);
@@ -104,6 +109,10 @@ impl Registry {
                 if answer.is_ok() {
                     self.waiters.look(&self.directory, &session);
                 }
+                let _worker_gone = reply.send(answer);
+            }
+            Report::Rotate(Rotate { peer, session, step, reply }) => {
+                let answer = self.rotate(&peer, session, step);
                 let _worker_gone = reply.send(answer);
             }
             Report::Gone { session, connection } => self.remove(session, connection),
@@ -163,22 +172,50 @@ impl Registry {
         Err(refusal.message(text).hint("end them, or usher stop --force"))
     }
 
-    fn register(&mut self, register: Register) -> Result<Arc<Session>, Refusal> {
-        let Register { peer: producer, id, issued, facts, snapshot, .. } = register;
+    /// Judged in one step: whoever may not have the session changes nothing. A session that is taken back costs nothing
+    /// more than it did; its old transport is cut before anybody sees the new one.
+    fn register(&mut self, register: Register) -> Result<Registered, Refusal> {
+        let Register { peer: producer, id, issued, facts, snapshot, claim, .. } = register;
         let _permit = producer.authority().admit(Method::SessionRegister)?;
-        if !producer.authority().credential().grant.selects(id, &facts) {
+        let credential = producer.authority().credential();
+        if !credential.grant.selects(id, &facts) {
             return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
         }
-        let shares = &producer.authority().credential().shares;
-        let charge = Charge::take(&self.totals.sessions, &shares.sessions, 1).map_err(busy)?;
+        let claimed = self.leases.claim(id, claim.as_ref(), Instant::now())?;
+        let has_owner = self.table.judge(id, producer.id(), claimed == Claimed::Back)?;
+        let displaced = if has_owner { self.directory.find(id) } else { None };
         let snapshot = self.keep(producer.authority(), snapshot)?;
-        let order = self.table.admit(id, producer.id())?;
+        let charge = match displaced.as_ref().and_then(|session| session.take_charge()) {
+            Some(charge) => charge,
+            None => Charge::take(&self.totals.sessions, &credential.shares.sessions, 1).map_err(busy)?,
+        };
+        let change = claim.map(|claim| self.leases.take(id, &claim, claimed, credential)).transpose()?;
+        if let Some(old) = displaced {
+            old.lane.displace();
+            old.release();
+            log::info!("session {id} was taken back by another connection of credential {}", credential.id);
+        }
+        let order = self.table.own(id, producer.id());
         let (bounds, clock) = (Arc::clone(&self.bounds), Arc::clone(&self.clock));
         let lane = Lane::new(id, Arc::clone(&producer), issued, facts.max_in_flight, bounds, clock);
         let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
         self.directory.insert(Arc::clone(&session));
         self.clock.alarm(Instant::now() + self.gone);
-        Ok(session)
+        Ok(Registered { session, change })
+    }
+
+    fn rotate(&self, peer: &Peer, session: SessionId, step: Step) -> Result<u64, Refusal> {
+        let _permit = peer.authority().admit(match step {
+            Step::Stage { .. } => Method::SessionStageKey,
+            Step::Confirm(_) => Method::SessionConfirmKey,
+        })?;
+        if !self.table.owns(session, peer.id()) {
+            return Err(Code::NotRegistered.into());
+        }
+        match step {
+            Step::Stage { old, staged } => self.leases.stage(session, old, staged),
+            Step::Confirm(rotation) => Ok(self.leases.confirm(session, rotation)?),
+        }
     }
 
     fn update(
@@ -213,12 +250,14 @@ impl Registry {
                 session.lane.end(Code::SessionLost);
                 session.release();
             }
+            self.leases.ended(id, Instant::now());
             self.leave_if_drained();
         }
     }
 
     fn tick(&mut self, now: Instant) {
         self.waiters.expire(now);
+        self.leases.expire(now);
         let mut next = self.waiters.next();
         for session in self.directory.all() {
             let due = session.last_seen() + self.gone;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crossbeam_channel::Sender;
 
-use crate::ids::{ConnectionId, SessionId};
+use crate::ids::{ConnectionId, PublicKey, RotationId, SessionId};
 use crate::route::directory::Session;
 use crate::route::peer::Peer;
 use crate::wire::codes::Refusal;
@@ -13,12 +13,16 @@ use crate::wire::rows::Facts;
 use crate::wire::selector::Selector;
 use crate::wire::transcript::Hash;
 
+use super::leases::{Claim, Staged};
+
 /// Something happened on a connection.
 pub enum Report {
     /// A producer brings a session.
     Register(Register),
     /// A producer changes its session.
     Update(Update),
+    /// A producer changes what takes its session back.
+    Rotate(Rotate),
     /// A session's connection has ended, or it was taken back. Only its owner's report counts.
     Gone {
         /// The session.
@@ -67,8 +71,18 @@ pub struct Register {
     pub facts: Facts,
     /// Its first state.
     pub snapshot: Option<Vec<u8>>,
+    /// Its lease; none for who may not have one.
+    pub claim: Option<Claim>,
     /// Gets the session.
-    pub reply: Sender<Result<Arc<Session>, Refusal>>,
+    pub reply: Sender<Result<Registered, Refusal>>,
+}
+
+/// A session that was registered.
+pub struct Registered {
+    /// The session.
+    pub session: Arc<Session>,
+    /// The change of its lease that has to be stored before its producer is told; none where it has no lease.
+    pub change: Option<u64>,
 }
 
 /// See [`Report::Update`].
@@ -83,6 +97,31 @@ pub struct Update {
     pub snapshot: Option<Vec<u8>>,
     /// Whether it was taken.
     pub reply: Sender<Result<(), Refusal>>,
+}
+
+/// See [`Report::Rotate`].
+pub struct Rotate {
+    /// The producer.
+    pub peer: Arc<Peer>,
+    /// Its session.
+    pub session: SessionId,
+    /// What to do.
+    pub step: Step,
+    /// The change that has to be stored before the producer is told.
+    pub reply: Sender<Result<u64, Refusal>>,
+}
+
+/// A step of a rotation.
+pub enum Step {
+    /// Both keys have signed.
+    Stage {
+        /// The key so far.
+        old: PublicKey,
+        /// The next one.
+        staged: Staged,
+    },
+    /// The old one counts no more.
+    Confirm(RotationId),
 }
 
 /// See [`Report::Wait`].

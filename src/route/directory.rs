@@ -94,6 +94,11 @@ impl Session {
         *self.snapshot.write() = None;
     }
 
+    /// What it holds as a session goes over to the one that takes its place.
+    pub fn take_charge(&self) -> Option<Charge> {
+        self.charge.lock().take()
+    }
+
     /// Its producer was heard.
     pub fn seen(&self) {
         self.last_seen_ms.store(millis(self.start.elapsed()), Relaxed);
@@ -201,12 +206,14 @@ impl Directory {
         }
     }
 
-    /// The registry publishes a session.
+    /// The registry publishes a session; one that had its id and place is replaced in the same step.
     pub fn insert(&self, session: Arc<Session>) {
         let entry = self.entry(Arc::clone(&session), &session.facts());
         let mut inner = self.inner.write();
-        let (Ok(place) | Err(place)) = inner.position(session.order);
-        inner.entries.insert(place, entry);
+        match inner.position(session.order) {
+            Ok(place) => inner.entries[place] = entry,
+            Err(place) => inner.entries.insert(place, entry),
+        }
         inner.by_id.insert(session.id, session);
     }
 
@@ -228,6 +235,11 @@ impl Directory {
             inner.entries.remove(place);
         }
         Some(session)
+    }
+
+    /// The session of an id, for whomever.
+    pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.inner.read().by_id.get(&id).cloned()
     }
 
     /// Everybody, in order of registration.

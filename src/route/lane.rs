@@ -259,7 +259,9 @@ impl Lane {
         if id == 0 || id > state.issued {
             return Err(NeverIssued);
         }
-        let Some(entry) = state.in_flight.remove(&id) else {
+        // What a displaced producer says counts for nothing, even while its commands are being taken out.
+        let entry = if state.ended.is_none() { state.in_flight.remove(&id) } else { None };
+        let Some(entry) = entry else {
             self.late.fetch_add(1, Relaxed);
             return Ok(());
         };
@@ -355,16 +357,24 @@ impl Lane {
         fail_all(refused, Delivery::NotDelivered);
     }
 
-    /// The session has ended: everything pending ends once, and nothing enters any more.
+    /// The session goes to another connection of its producer, which is then cut: nothing enters any more and no answer
+    /// counts, before the worker of the old one notices that anything has happened.
+    pub fn displace(&self) {
+        self.state.lock().ended.get_or_insert(Code::Superseded);
+        self.producer.cut_now();
+        self.end(Code::Superseded);
+    }
+
+    /// The session has ended: everything pending ends once, and nothing enters any more. Of several reasons the first
+    /// counts.
     pub fn end(&self, code: Code) {
         let mut state = self.state.lock();
-        let is_first = state.ended.is_none();
-        state.ended.get_or_insert(code);
+        let code = *state.ended.get_or_insert(code);
         let queue = std::mem::take(&mut state.queue);
         let in_flight = std::mem::take(&mut state.in_flight);
         drop(state);
-        let late = self.late.load(Relaxed);
-        if is_first && late > 0 {
+        let late = self.late.swap(0, Relaxed);
+        if late > 0 {
             log::info!("session {}: {late} answers came after their commands had ended", self.session);
         }
         for queued in queue {

@@ -69,6 +69,11 @@ impl Peer {
         self.id
     }
 
+    /// T3 of its handshake, which what it signs is bound to.
+    pub fn t3(&self) -> &Hash {
+        &self.t3
+    }
+
     /// What it may do.
     pub fn authority(&self) -> &Arc<Authority> {
         &self.authority

@@ -2,7 +2,7 @@
 //!
 //! Owns: where the files are ([`paths`]), how a folder or file is opened, judged, read, replaced, locked and removed
 //! ([`dir`], [`check`], [`read`], [`mod@write`], [`remove`], [`lock`]), the two forms of text that must not be misread
-//! ([`document`], [`pem`]), the rendezvous ([`socket`]) and the first start ([`first_start`]). It must not know what
+//! ([`document`], [`pem`]), where a test may end it ([`fault`]), the rendezvous ([`socket`]) and the first start ([`first_start`]). It must not know what
 //! the files mean. Invariant: every access is relative to a folder handle that was verified when it was opened; nothing
 //! is followed, trusted, overwritten or chmod-ed before it is known to be ours.
 //!
@@ -17,6 +17,7 @@ mod check;
 mod dir;
 pub mod document;
 mod error;
+pub mod fault;
 pub mod first_start;
 mod lock;
 pub mod paths;

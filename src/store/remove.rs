@@ -59,10 +59,6 @@ impl Dir {
     }
 
     /// Renames to `<name>.corrupt-<time>-<random>`, which exists nowhere yet, and returns that name.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for state that is begun anew, and the only state so far is none")
-    )]
     pub fn set_aside(&self, name: &str) -> Result<String, StoreError> {
         self.judge_name(name)?;
         let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");

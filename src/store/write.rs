@@ -16,6 +16,7 @@ use crate::ids;
 
 use super::dir::Dir;
 use super::error::{Problem, StoreError};
+use super::fault;
 
 /// Tries to open a name that others make and remove at the same moment.
 const ATTEMPTS: usize = 16;
@@ -32,16 +33,22 @@ impl Dir {
             // No file of ours is: it would be refused when it is read.
             return Err(self.error(name, Problem::Empty));
         }
+        fault::point(name, "begun");
         let aside = format!("{name}.{}.tmp", ids::base64url(&ids::random::<9>()));
         let file = self.make_file(&aside, OFlag::O_WRONLY).map_err(|errno| self.errno(name, errno))?;
-        let replaced = fill(file, bytes)
-            .map_err(|error| StoreError::io(self.path().join(name), &error))
-            .and_then(|()| renameat(self, aside.as_str(), self, name).map_err(|errno| self.errno(name, errno)));
+        let replaced =
+            fill(file, bytes).map_err(|error| StoreError::io(self.path().join(name), &error)).and_then(|()| {
+                fault::point(name, "aside");
+                renameat(self, aside.as_str(), self, name).map_err(|errno| self.errno(name, errno))
+            });
         if let Err(error) = replaced {
             let _ = unlinkat(self, aside.as_str(), UnlinkatFlags::NoRemoveDir);
             return Err(error);
         }
-        self.sync()
+        fault::point(name, "renamed");
+        self.sync()?;
+        fault::point(name, "synced");
+        Ok(())
     }
 
     /// Opens a file to add to its end, making it if it is missing.

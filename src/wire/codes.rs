@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::error::Exit;
-use crate::ids::SessionId;
+use crate::ids::{RotationId, SessionId};
 use crate::wire::object;
 
 macro_rules! codes {
@@ -58,11 +58,14 @@ codes! {
     CommandFailed "command-failed" Negative false "the command failed";
     InvalidResult "invalid-result" Negative false "the session's answer was not usable";
     SessionLost "session-lost" Unavailable true "the session went away while the command was pending";
+    Superseded "superseded" Unavailable true "the session's producer has come back by another connection";
     Timeout "timeout" Timeout true "the deadline passed";
     Cancelled "cancelled" Negative false "the request was cancelled";
-    SessionOwned "session-owned" Conflict false "that session has a live owner";
+    SessionOwned "session-owned" Conflict false "that session id is somebody else's";
     AlreadyRegistered "already-registered" Conflict false "this connection has a session already";
     NotRegistered "not-registered" Conflict true "this connection has no session";
+    RotationPending "rotation-pending" Conflict false "another rotation of that key is pending";
+    RotationNotFound "rotation-not-found" NotFound false "no such rotation is pending";
     CredentialNotFound "credential-not-found" NotFound false "there is no such credential";
     LastOperator "last-operator" Conflict false "the last operator credential cannot be revoked";
     AlreadyEnrolled "already-enrolled" Conflict false "that key has a record that is not revoked";
@@ -126,13 +129,23 @@ pub struct Refusal {
     pub resource: Option<&'static str>,
     /// Sessions to choose from, or in the way.
     pub sessions: Vec<Candidate>,
+    /// The rotation that is in the way.
+    pub rotation_id: Option<RotationId>,
     /// What became of the command.
     pub delivery: Option<Delivery>,
 }
 
 impl From<Code> for Refusal {
     fn from(code: Code) -> Self {
-        Self { code, message: None, hint: None, resource: None, sessions: Vec::new(), delivery: None }
+        Self {
+            code,
+            message: None,
+            hint: None,
+            resource: None,
+            sessions: Vec::new(),
+            rotation_id: None,
+            delivery: None,
+        }
     }
 }
 
@@ -196,6 +209,7 @@ impl Refusal {
                 retryable: self.code.retryable(),
                 delivery: self.delivery,
                 resource: self.resource.map(str::to_owned),
+                rotation_id: self.rotation_id,
                 candidates,
                 sessions,
             }),
@@ -238,6 +252,9 @@ pub struct ErrorData {
     /// What was exhausted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
+    /// With `rotation-pending`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation_id: Option<RotationId>,
     /// With `ambiguous`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Candidate>,

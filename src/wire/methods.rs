@@ -42,6 +42,8 @@ methods! {
     SessionUpdate "session.update" [Producer] true;
     SessionHeartbeat "session.heartbeat" [Producer] false;
     SessionUnregister "session.unregister" [Producer] false;
+    SessionStageKey "session.stage_key" [Producer] false;
+    SessionConfirmKey "session.confirm_key" [Producer] false;
     SessionList "session.list" [Caller Operator] false;
     SessionGet "session.get" [Caller Operator] false;
     SessionSend "session.send" [Caller] true;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use crate::ids::SessionId;
+use crate::ids::{PublicKey, SessionId, Signature};
 use crate::limits::{
     COMMANDS_MAX, IN_FLIGHT_MAX, INFO_MAX_BYTES, JSON_DEPTH_MAX, LABELS_MAX_BYTES, NAME_MAX_BYTES, PATH_MAX_BYTES,
     RUNTIMES_MAX, RUNTIMES_MAX_BYTES, SESSION_MAX_BYTES, TITLE_MAX_BYTES,
@@ -86,6 +86,11 @@ pub struct Register {
     /// See [`Facts`].
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
     pub info: Option<Box<RawValue>>,
+    /// What takes the session back.
+    pub reconnect_key: PublicKey,
+    /// That key's signature of this connection and the session.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "object::some")]
+    pub lease_signature: Option<Signature>,
     /// Whether the answer is to be signed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub receipt: bool,
@@ -377,7 +382,11 @@ mod tests {
     use super::*;
 
     fn register() -> Register {
-        object::read(br#"{"title":"t","cwd":"/x","pid":1,"started":1,"commands":[{"name":"reload"}]}"#).unwrap()
+        let key = PublicKey([1; 32]);
+        let text = format!(
+            r#"{{"title":"t","cwd":"/x","pid":1,"started":1,"commands":[{{"name":"reload"}}],"reconnect_key":"{key}"}}"#
+        );
+        object::read(text.as_bytes()).unwrap()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
-use crate::ids::{PublicKey, SessionId, Signature};
+use crate::ids::{PublicKey, RotationId, SessionId, Signature};
 
 const TRANSCRIPT: &[u8] = b"usher/1 transcript\n";
 const DAEMON_PROOF: &[u8] = b"usher/1 daemon proof\n";
@@ -14,6 +14,7 @@ const CLIENT_PROOF: &[u8] = b"usher/1 client proof\n";
 const INCOMPATIBLE: &[u8] = b"usher/1 incompatible\n";
 const RECEIPT: &[u8] = b"usher/1 receipt\n";
 const LEASE: &[u8] = b"usher/1 lease\n";
+const STAGE: &[u8] = b"usher/1 stage\n";
 const TO_DAEMON: &[u8] = b"usher/1 client to daemon";
 const TO_CLIENT: &[u8] = b"usher/1 daemon to client";
 
@@ -59,7 +60,7 @@ impl Transcript {
     }
 }
 
-/// What a signature of the handshake is about. Each has its own label, so none can stand for another.
+/// What a signature is about. Each has its own label, so none can stand for another.
 #[derive(Debug, Clone, Copy)]
 pub enum Statement {
     /// The daemon's key, over T1.
@@ -77,12 +78,23 @@ pub enum Statement {
         /// SHA-256 of the result's text, LF and payload with it.
         result: Hash,
     },
-    /// A session's reconnect key, over T3 and the session.
+    /// A session's reconnect key, over T3 of the connection that takes the session back.
     Lease {
-        /// T3 of the connection.
+        /// T3 of that connection.
         t3: Hash,
-        /// Which is taken back.
+        /// The session.
         session: SessionId,
+    },
+    /// A session's reconnect key and the one that is to follow it, over what is staged.
+    Stage {
+        /// T3 of the owner's connection.
+        t3: Hash,
+        /// The session.
+        session: SessionId,
+        /// The rotation.
+        rotation: RotationId,
+        /// The key that is to follow.
+        new_key: PublicKey,
     },
 }
 
@@ -94,7 +106,8 @@ impl Statement {
             Self::ClientProof(hash) => [CLIENT_PROOF, hash].concat(),
             Self::Incompatible(hash) => [INCOMPATIBLE, hash].concat(),
             Self::Receipt { t3, request, result } => [RECEIPT, t3, request, result].concat(),
-            Self::Lease { t3, session } => [LEASE, t3, &session.0[..]].concat(),
+            Self::Lease { t3, session } => [LEASE, t3, &session.0].concat(),
+            Self::Stage { t3, session, rotation, new_key } => [STAGE, t3, &session.0, &rotation.0, &new_key.0].concat(),
         }
     }
 

@@ -146,9 +146,12 @@ fn curves() {
     }
 }
 
+/// Of a key that nobody has: no session of a benchmark is taken back.
+const RECONNECT_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
+
 fn registration(title: &str) -> String {
     format!(
-        r#"{{"title":"{title}","cwd":"/tmp/{title}","pid":{},"started":1,"labels":{{"kind":"bench"}},"commands":[{{"name":"echo"}}],"max_in_flight":64}}"#,
+        r#"{{"title":"{title}","cwd":"/tmp/{title}","pid":{},"started":1,"labels":{{"kind":"bench"}},"commands":[{{"name":"echo"}}],"max_in_flight":64,"reconnect_key":"{RECONNECT_KEY}"}}"#,
         std::process::id()
     )
 }

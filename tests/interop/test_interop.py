@@ -37,8 +37,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 MIB = 1 << 20
 # In the order of the page's table.
 METHODS = """
-session.register session.update session.heartbeat session.unregister session.list session.get session.send session.wait
-daemon.status credential.list credential.enroll credential.revoke credential.renew daemon.drain daemon.stop
+session.register session.update session.heartbeat session.unregister session.stage_key session.confirm_key session.list
+session.get session.send session.wait daemon.status credential.list credential.enroll credential.revoke credential.renew daemon.drain daemon.stop
 """.split()
 SOON = 10.0
 INSTANT = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\Z"
@@ -126,6 +126,19 @@ def started_ms():
 STARTED = started_ms() if Path("/proc/self/stat").exists() else int(time.time() * 1000)
 
 
+def signer():
+    return Ed25519PrivateKey.generate()
+
+
+def public(key):
+    """The raw public half in base64url."""
+    return wire.b64(key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
+
+
+def lease_signature(connection, session_id, key):
+    return wire.b64(key.sign(b"usher/1 lease\n" + connection.t3 + wire.unb64(session_id, 16)))
+
+
 def text_of(size):
     """One JSON text of exactly that many bytes."""
     return b"7" if size == 1 else b'"' + b"x" * (size - 2) + b'"'
@@ -164,10 +177,11 @@ class Case(unittest.TestCase):
         connection = connection or self.connect("producer")
         params = {
             "session_id": token(), "title": "interop", "cwd": "/work/interop", "pid": os.getpid(), "started": STARTED,
-            "commands": [{"name": name} for name in names], **more,
+            "commands": [{"name": name} for name in names], "reconnect_key": public(signer()), **more,
         }
         answer = connection.call("session.register", params, snapshot)
-        self.assertEqual(set(answer.result), {"session_id", "limits"})
+        self.assertEqual(set(answer.result), {"session_id", "lease", "limits"})
+        self.assertEqual(answer.result["lease"], {"ttl_ms": 86_400_000, "durable": True})
         self.assertEqual(answer.result["session_id"], params["session_id"])
         self.assertEqual(set(answer.result["limits"]), {"max_in_flight", "queued_max"})
         return connection, params["session_id"]
@@ -516,7 +530,7 @@ class TestFrames(Case):
     def registration(self, session_id, number=1):
         return wire.join({"jsonrpc": "2.0", "id": number, "method": "session.register", "params": {
             "session_id": session_id, "title": "frame", "cwd": "/", "pid": os.getpid(), "started": STARTED,
-            "commands": [],
+            "commands": [], "reconnect_key": public(signer()),
         }})
 
     def test_a_frame_with_any_bit_flipped_ends_the_connection_and_does_nothing(self):
@@ -786,6 +800,7 @@ class TestSessions(Case):
         connection = self.connect("producer")
         answer = connection.call("session.register", {
             "title": "t", "cwd": "/", "pid": os.getpid(), "started": STARTED, "commands": [],
+            "reconnect_key": public(signer()),
         })
         wire.unb64(answer.result["session_id"], 16)
         self.assertEqual(answer.result["limits"]["max_in_flight"], 1)
@@ -795,10 +810,16 @@ class TestSessions(Case):
         self.assertFalse({"repo_root", "terminal", "info"} & set(row))
 
     def test_a_session_ends_with_its_connection(self):
-        connection, session_id = self.register()
+        key = signer()
+        connection, session_id = self.register(reconnect_key=public(key))
         connection.drop()
         self.eventually(lambda: self.ids({"session": session_id}) == [])
-        self.register(session_id=session_id)
+        self.refuses("session-owned", self.register, session_id=session_id, reconnect_key=public(key))
+        connection = self.connect("producer")
+        signature = lease_signature(connection, session_id, key)
+        self.register(
+            session_id=session_id, connection=connection, reconnect_key=public(key), lease_signature=signature,
+        )
 
     def test_a_session_has_one_owner_and_a_connection_one_session(self):
         connection, session_id = self.register()
@@ -861,12 +882,69 @@ class TestSessions(Case):
         self.assertEqual(self.row({"session": session_id})[1], b"null")
 
     def test_a_session_that_was_taken_back_can_be_registered_again(self):
-        connection, session_id = self.register(("one",))
+        key, session_id = signer(), token()
+        connection, _ = self.register(("one",), session_id=session_id, reconnect_key=public(key))
         connection.call("session.unregister", {})
-        self.register(("two",), session_id=session_id, connection=connection)
+        signature = lease_signature(connection, session_id, key)
+        self.register(
+            ("two",), session_id=session_id, connection=connection, reconnect_key=public(key), lease_signature=signature,
+        )
         self.assertEqual(self.row({"session": session_id})[0]["commands"], [{"name": "two"}])
         self.connect("caller").start("session.send", {"selector": {"session": session_id}, "command": "two"})
         self.assertEqual(connection.next_request().params["command"], "two")
+
+    def test_a_session_is_taken_back_with_its_key_alone_and_its_old_connection_is_cut(self):
+        key, session_id, label = signer(), token(), {"interop": token()}
+        first, _ = self.register(session_id=session_id, reconnect_key=public(key), labels=label)
+        caller = self.connect("caller")
+        number = caller.start("session.send", {"selector": {"session": session_id}, "command": "run"})
+        first.next_request()
+        second, other = self.connect("producer"), signer()
+        for more in (
+            {"reconnect_key": public(key)},
+            {"reconnect_key": public(key), "lease_signature": lease_signature(first, session_id, key)},
+            {"reconnect_key": public(other), "lease_signature": lease_signature(second, session_id, other)},
+        ):
+            self.refuses("session-owned", self.register, session_id=session_id, connection=second, **more)
+        signature = lease_signature(second, session_id, key)
+        self.register(
+            session_id=session_id, connection=second, reconnect_key=public(key), lease_signature=signature, labels=label,
+        )
+        self.ends(first, with_closing=False)
+        failed = self.refuses("superseded", caller.finish, number)
+        self.assertEqual(failed.delivery, "unknown")
+        self.assertEqual(self.ids({"labels": label}), [session_id])
+        number = caller.start("session.send", {"selector": {"session": session_id}, "command": "run"}, b"1")
+        command = second.next_request()
+        second.answer(command.id, b"2")
+        self.assertEqual(caller.finish(number).payload, b"2")
+
+    def test_a_key_is_rotated_in_two_steps(self):
+        old, new, session_id, rotation = signer(), signer(), token(), token()
+        connection, _ = self.register(session_id=session_id, reconnect_key=public(old))
+        said = b"".join((
+            b"usher/1 stage\n", connection.t3, wire.unb64(session_id, 16), wire.unb64(rotation, 16),
+            wire.unb64(public(new), 32),
+        ))
+        params = {"rotation_id": rotation, "new_key": public(new)}
+        signatures = {"old": wire.b64(old.sign(said)), "new": wire.b64(new.sign(said))}
+        swapped = {"old": signatures["new"], "new": signatures["old"]}
+        self.refuses("denied", connection.call, "session.stage_key", {**params, "signatures": swapped})
+        for _ in range(2):
+            answer = connection.call("session.stage_key", {**params, "signatures": signatures})
+            self.assertEqual(answer.result, {})
+        self.refuses("rotation-not-found", connection.call, "session.confirm_key", {"rotation_id": token()})
+        for _ in range(2):
+            self.assertEqual(connection.call("session.confirm_key", {"rotation_id": rotation}).result, {})
+        connection.call("session.unregister", {})
+        self.refuses(
+            "session-owned", self.register, session_id=session_id, connection=connection, reconnect_key=public(old),
+            lease_signature=lease_signature(connection, session_id, old),
+        )
+        self.register(
+            session_id=session_id, connection=connection, reconnect_key=public(new),
+            lease_signature=lease_signature(connection, session_id, new),
+        )
 
     def test_a_rejected_update_changes_nothing(self):
         connection, session_id = self.register(snapshot=b'"good"')
@@ -976,7 +1054,7 @@ class TestSessions(Case):
         session_id = token()
         self.connect("producer").call("session.register", {
             "session_id": session_id, "title": "x" * 256, "cwd": "/", "pid": os.getpid(), "started": STARTED,
-            "commands": commands, "runtimes": runtimes, "labels": labels,
+            "commands": commands, "runtimes": runtimes, "labels": labels, "reconnect_key": public(signer()),
         })
         return session_id
 
@@ -1246,7 +1324,7 @@ class TestStatus(Case):
             self.assertIs(status["draining"], False)
             for account in status["accounts"]:
                 self.assertEqual(set(account), {"name", "used", "peak", "limit", "refused"})
-            names = """connections operators sessions queued queued-bytes inbound-bytes outbound-bytes
+            names = """connections operators sessions leases queued queued-bytes inbound-bytes outbound-bytes
                 snapshots-total-bytes streams"""
             self.assertEqual([account["name"] for account in status["accounts"]], names.split())
             names = "credential label role connections sessions in_flight queued queued_bytes outbound_bytes rejected"

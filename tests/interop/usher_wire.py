@@ -32,7 +32,10 @@ FRAME_MIN = 17
 FRAME_MAX = 9_437_184
 ROLES = ("producer", "caller", "operator")
 METHODS = {
-    "producer": {"session.register", "session.update", "session.heartbeat", "session.unregister"},
+    "producer": {
+        "session.register", "session.update", "session.heartbeat", "session.unregister", "session.stage_key",
+        "session.confirm_key",
+    },
     "caller": {"session.list", "session.get", "session.send", "session.wait", "daemon.status"},
     "operator": {
         "session.list", "session.get", "session.wait", "daemon.status", "credential.list", "credential.enroll",
@@ -655,6 +658,7 @@ class Connection:
     def __init__(self, channel, hello, timeout=TIMEOUT):
         self.channel = channel
         self.lines = tuple(hello.lines)
+        self.t3 = transcript(*self.lines)
         self.generation = hello.challenge["generation"]
         seal_with, open_with = hello.keys()
         self.sealer = Sealer(seal_with)

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::daemon::Place;
 use super::threads;
 use super::wait::until;
-use super::wire::{Answer, Done, Identity, Key, Message, Outgoing, Peer, base64, with_payload};
+use super::wire::{Answer, Done, Identity, Key, Message, Outgoing, Peer, base64, random, with_payload};
 
 /// A command as it reached a producer: an effect.
 #[derive(Debug, Clone)]
@@ -74,8 +74,65 @@ pub fn registration(title: &str, max_in_flight: u32) -> Value {
     let commands: Vec<_> = ["echo", "count", "fail", "big", "hold"].map(|name| json!({ "name": name })).into();
     json!({
         "title": title, "cwd": "/tmp", "pid": std::process::id(), "started": 1, "commands": commands,
-        "max_in_flight": max_in_flight,
+        "max_in_flight": max_in_flight, "reconnect_key": base64(&Key::random().public()),
     })
+}
+
+/// A session with the key that takes it back.
+pub struct Lease {
+    /// The session's id.
+    pub session: [u8; 16],
+    /// Its reconnect key.
+    pub key: Key,
+}
+
+impl Lease {
+    /// Of a new session.
+    pub fn random() -> Self {
+        let mut session = random::<16>();
+        // No command line takes its text for an option.
+        session[0] &= 0x7f;
+        Self { session, key: Key::random() }
+    }
+
+    /// The id as text.
+    pub fn id(&self) -> String {
+        base64(&self.session)
+    }
+
+    /// The key's word that the session belongs to this connection.
+    pub fn signature(&self, peer: &Peer) -> String {
+        self.key.sign(&[b"usher/1 lease\n", &peer.lines.t3(), &self.session])
+    }
+
+    /// Parameters of its first registration.
+    pub fn registration(&self) -> Value {
+        let mut params = registration("leased", 1);
+        params["session_id"] = json!(self.id());
+        params["reconnect_key"] = json!(base64(&self.key.public()));
+        params
+    }
+
+    /// Registers it for the first time.
+    pub fn register(&self, peer: &mut Peer) -> Answer {
+        peer.call("session.register", &self.registration(), None)
+    }
+
+    /// Takes it back.
+    pub fn take_back(&self, peer: &mut Peer) -> Answer {
+        let mut params = self.registration();
+        params["lease_signature"] = json!(self.signature(peer));
+        peer.call("session.register", &params, None)
+    }
+
+    /// Parameters that stage another key.
+    pub fn staging(&self, peer: &Peer, rotation: &[u8; 16], new: &Key) -> Value {
+        let said: [&[u8]; 5] = [b"usher/1 stage\n", &peer.lines.t3(), &self.session, rotation, &new.public()];
+        json!({
+            "rotation_id": base64(rotation), "new_key": base64(&new.public()),
+            "signatures": {"old": self.key.sign(&said), "new": new.sign(&said)},
+        })
+    }
 }
 
 /// Answers a request of the daemon.

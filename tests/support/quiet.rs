@@ -42,7 +42,9 @@ impl Quiet {
         let mut last = Value::Null;
         let held = |status: &Value| -> Vec<String> {
             let accounts = status["accounts"].as_array().unwrap().iter();
-            let used = accounts.filter(|account| account["used"] != 0 && account["name"] != "operators");
+            // We are an operator, and leases outlast their sessions on purpose.
+            let counts = |name: &Value| name != "operators" && name != "leases";
+            let used = accounts.filter(|account| account["used"] != 0 && counts(&account["name"]));
             let mut held: Vec<_> = used.map(|account| account["name"].to_string()).collect();
             for holder in status["credentials"].as_array().unwrap() {
                 for name in ["sessions", "in_flight", "queued", "queued_bytes", "outbound_bytes"] {

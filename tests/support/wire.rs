@@ -54,24 +54,31 @@ pub fn sha256(bytes: &[u8]) -> Bytes32 {
 }
 
 /// An Ed25519 key.
-pub struct Key(Ed25519KeyPair);
+#[derive(Clone)]
+pub struct Key(Arc<Ed25519KeyPair>);
 
 impl Key {
     /// From a PEM file.
     pub fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let body: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
-        Self(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&BASE64.decode(body.as_bytes()).unwrap()).unwrap())
+        let body = BASE64.decode(body.as_bytes()).unwrap();
+        Self(Arc::new(Ed25519KeyPair::from_pkcs8_maybe_unchecked(&body).unwrap()))
     }
 
     /// That nobody knows.
     pub fn random() -> Self {
-        Self(Ed25519KeyPair::from_seed_unchecked(&random::<32>()).unwrap())
+        Self(Arc::new(Ed25519KeyPair::from_seed_unchecked(&random::<32>()).unwrap()))
     }
 
     /// Its public half.
     pub fn public(&self) -> Bytes32 {
         self.0.public_key().as_ref().try_into().unwrap()
+    }
+
+    /// Its signature.
+    pub fn sign(&self, parts: &[&[u8]]) -> String {
+        base64(self.0.sign(&parts.concat()).as_ref())
     }
 
     /// A proof line: this key over a label and a transcript.

@@ -39,8 +39,6 @@ pub(super) struct Now {
     pub wire: Option<Wire>,
     /// Counts connections.
     pub connections: u64,
-    /// A daemon had the session.
-    pub is_known: bool,
 }
 
 /// The thread that connects.

@@ -15,6 +15,7 @@ use crate::wire::json;
 use crate::wire::rows::{CommandOffer, Facts, Register, Terminal};
 
 use super::command::Offer;
+use super::lease::Claim;
 
 /// What is told cannot be told: why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,18 +155,19 @@ impl Description {
         if let Some(snapshot) = &self.snapshot {
             check_snapshot(snapshot)?;
         }
-        Facts::new(self.register())?;
+        Facts::new(self.register(Claim::NONE))?;
         Ok(())
     }
 
-    /// The parameters of `session.register`, without what makes the session its own.
-    pub(super) fn register(&self) -> Register {
+    /// The parameters of `session.register`.
+    pub(super) fn register(&self, claim: Claim) -> Register {
+        let Claim { session_id, reconnect_key, lease_signature } = claim;
         let (pid, started) = self.process.unwrap_or_else(|| {
             let pid = std::process::id();
             (pid, sys::process_started(pid).unwrap_or_else(now_ms))
         });
         Register {
-            session_id: None,
+            session_id,
             title: self.title.clone(),
             cwd: self.cwd.clone().unwrap_or_default(),
             repo_root: self.repo_root.clone().and_then(Result::ok),
@@ -177,6 +179,8 @@ impl Description {
             commands: commands(&self.offers),
             max_in_flight: Some(self.max_in_flight),
             info: None,
+            reconnect_key,
+            lease_signature,
             receipt: false,
         }
     }
@@ -270,7 +274,7 @@ mod tests {
             board().snapshot(b"{} {}".to_vec()),
             board().snapshot(vec![b' '; 5 << 20]),
         ] {
-            assert!(wrong.check().is_err(), "{:?}", wrong.register());
+            assert!(wrong.check().is_err(), "{:?}", wrong.register(Claim::NONE));
         }
     }
 }

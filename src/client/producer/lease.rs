@@ -1,12 +1,12 @@
 //! Who a session is, from its first connection to its last.
 //!
-//! Owns: the session's id and its reconnect key, and the one place where a registration is made of them. The key never
-//! leaves this module; it dies with the producer.
+//! Owns: the session's id and its reconnect key, and the one place where both are claimed. The key never leaves this
+//! module; it dies with the producer.
 
 use crate::auth::identity::Identity;
 use crate::ids::{PublicKey, SessionId, Signature};
 use crate::store::pem::Seed;
-use crate::wire::rows::Register;
+use crate::wire::methods::Method;
 use crate::wire::transcript::{Hash, Statement};
 
 /// Of one session.
@@ -16,12 +16,16 @@ pub(super) struct Lease {
 }
 
 /// What says in a registration whose session it is.
-struct Claim {
-    session_id: SessionId,
-    #[cfg_attr(not(test), expect(dead_code, reason = "daemons take no lease yet, and refuse what they do not know"))]
-    reconnect_key: PublicKey,
-    #[cfg_attr(not(test), expect(dead_code, reason = "daemons take no lease yet, and refuse what they do not know"))]
-    lease_signature: Option<Signature>,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    pub session_id: Option<SessionId>,
+    pub reconnect_key: PublicKey,
+    pub lease_signature: Option<Signature>,
+}
+
+impl Claim {
+    /// For a registration that is only checked and never sent.
+    pub const NONE: Self = Self { session_id: None, reconnect_key: PublicKey([0; 32]), lease_signature: None };
 }
 
 impl Lease {
@@ -35,19 +39,16 @@ impl Lease {
         self.session
     }
 
-    /// Says in a registration whose it is, on the connection with this transcript. `is_back`: a daemon had the session
-    /// before.
-    pub fn put(&self, register: &mut Register, t3: &Hash, is_back: bool) {
-        let Claim { session_id, .. } = self.claim(t3, is_back);
-        register.session_id = Some(session_id);
-    }
-
-    fn claim(&self, t3: &Hash, is_back: bool) -> Claim {
+    /// Claims it on the connection with this transcript. It is always signed for where the scopes let it: a daemon may
+    /// have taken a registration whose answer never came.
+    pub fn claim(&self, t3: &Hash, scopes: &[String]) -> Claim {
+        let may = |method: Method| scopes.iter().any(|scope| scope == method.name());
+        let has_leases = may(Method::SessionStageKey) && may(Method::SessionConfirmKey);
         let statement = Statement::Lease { t3: *t3, session: self.session };
         Claim {
-            session_id: self.session,
+            session_id: Some(self.session),
             reconnect_key: self.reconnect.public(),
-            lease_signature: is_back.then(|| self.reconnect.sign(&statement)),
+            lease_signature: has_leases.then(|| self.reconnect.sign(&statement)),
         }
     }
 }
@@ -59,14 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_that_comes_back_is_signed_for_its_connection_alone() {
+    fn a_session_is_signed_for_its_connection_alone_and_only_where_the_scopes_let_it() {
         let lease = Lease::new(SessionId([7; 16])).unwrap();
-        let (first, back, other) =
-            (lease.claim(&[1; 32], false), lease.claim(&[1; 32], true), lease.claim(&[2; 32], true));
-        assert!(first.lease_signature.is_none());
-        assert_eq!((first.session_id, first.reconnect_key), (back.session_id, back.reconnect_key));
-        let signature = back.lease_signature.unwrap();
-        let key = UnparsedPublicKey::new(&ED25519, back.reconnect_key.0);
+        let scopes = [Method::SessionStageKey, Method::SessionConfirmKey].map(|method| method.name().to_owned());
+        let (one, other) = (lease.claim(&[1; 32], &scopes), lease.claim(&[2; 32], &scopes));
+        assert!(lease.claim(&[1; 32], &scopes[..1]).lease_signature.is_none());
+        assert_eq!((one.session_id, one.reconnect_key), (other.session_id, other.reconnect_key));
+        let signature = one.lease_signature.unwrap();
+        let key = UnparsedPublicKey::new(&ED25519, one.reconnect_key.0);
         let signed = [&b"usher/1 lease\n"[..], &[1; 32], &[7; 16]].concat();
         assert!(key.verify(&signed, &signature.0).is_ok());
         assert_ne!(signature, other.lease_signature.unwrap());

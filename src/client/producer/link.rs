@@ -120,6 +120,8 @@ struct Session {
     sender: Sender,
     receiver: Receiver,
     result_max: usize,
+    /// What this side may use.
+    scopes: Vec<String>,
     /// When the daemon last said anything.
     heard: Instant,
     /// When we said last that we live.
@@ -130,6 +132,7 @@ impl Session {
     fn begin(core: &Core, connection: Connection) -> Result<Self, Told> {
         let result_max = usize::try_from(connection.welcome().limits.result_max_bytes).unwrap_or(usize::MAX);
         let (generation, t3) = (connection.proved().generation, connection.proved().t3);
+        let scopes = connection.welcome().scopes.clone();
         let (sender, receiver) = connection.split();
         let number = {
             let mut now = core.now.lock();
@@ -144,7 +147,7 @@ impl Session {
         };
         let now = Instant::now();
         let session =
-            Self { connection: number, generation, t3, sender, receiver, result_max, heard: now, beaten: now };
+            Self { connection: number, generation, t3, sender, receiver, result_max, scopes, heard: now, beaten: now };
         match session.register(core) {
             Ok(()) => Ok(session),
             Err(told) => {
@@ -155,15 +158,15 @@ impl Session {
     }
 
     fn register(&self, core: &Core) -> Result<(), Told> {
-        let (mut register, snapshot, is_back) = {
+        let claim = core.lease.claim(&self.t3, &self.scopes);
+        let (register, snapshot) = {
             let mut now = core.now.lock();
             if let Some(wire) = &mut now.wire {
                 wire.is_registered = false;
                 wire.is_clean();
             }
-            (now.description.register(), now.description.snapshot.clone(), now.is_known)
+            (now.description.register(claim), now.description.snapshot.clone())
         };
-        core.lease.put(&mut register, &self.t3, is_back);
         let (method, deadline) = (Method::SessionRegister.name(), Instant::now() + WRITE);
         let sent = self.sender.request_seen(method, &register, snapshot.as_deref(), deadline, |id, _| {
             if let Some(wire) = &mut core.now.lock().wire {
@@ -239,7 +242,6 @@ impl Session {
                 return Some((Event::Refused(code, Some(self.generation)), Some(code.word().to_owned())));
             }
             wire.is_registered = true;
-            now.is_known = true;
             drop(now);
             core.apply(Event::Registered, None);
             core.flush();

@@ -98,7 +98,6 @@ impl Producer {
                 link: core::Link::default(),
                 wire: None,
                 connections: 0,
-                is_known: false,
             }),
             changed: Condvar::new(),
         };
