@@ -20,6 +20,7 @@ mod operators;
 mod project;
 mod rendezvous;
 mod revocation;
+mod rotation;
 mod run;
 mod scale;
 mod shell;
