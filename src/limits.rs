@@ -25,6 +25,8 @@ pub const OPEN_REQUESTS_MAX: usize = 128;
 pub const TITLE_MAX_BYTES: usize = 256;
 /// A path, as the kernel bounds it.
 pub const PATH_MAX_BYTES: usize = 4_096;
+/// A command's key: room for any kind of unique id.
+pub const KEY_MAX_BYTES: usize = 128;
 /// All labels of a session together.
 pub const LABELS_MAX_BYTES: usize = 4_096;
 /// A label's key, a command's name.
@@ -160,6 +162,14 @@ limits! {
     queued = "queued": 1_024;
     /// bytes of all queued commands
     queued_bytes = "queued-bytes": 64 * 1024 * 1024;
+    /// keys of commands that are known for one session
+    session_keys = "session-keys": 1_024;
+    /// keys of commands that are known in all
+    keys = "keys": 65_536;
+    /// ms after a command's end for which its key is known
+    key_ms = "key-ms": 10 * 60 * 1_000;
+    /// bytes of the results that are kept for keys
+    kept_results_bytes = "kept-results-bytes": 64 * 1024 * 1024;
     /// bytes of all frames being read
     inbound_bytes = "inbound-bytes": 64 * 1024 * 1024;
     /// bytes that one peer has not read yet
@@ -238,7 +248,7 @@ mod tests {
         }
         let constants = named!(
             PROTOCOL_MIN PROTOCOL_MAX HELLO_LINE_MAX_BYTES FRAME_MAX_BYTES FRAME_TAG_BYTES FRAME_LENGTH_BYTES
-            HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
+            HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES KEY_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
             COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES SESSION_MAX_BYTES NAMED_MAX NAMED_MAX_BYTES
             HOLDERS_MAX IN_FLIGHT_MAX FAILURE_MAX_BYTES
             HELD_MAX HELD_MAX_BYTES KEYS_KEPT_MAX KEPT_RESULTS_MAX_BYTES KEY_KEPT_MS ATTACH_LINE_MAX_BYTES

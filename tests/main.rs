@@ -13,6 +13,7 @@ mod handshake;
 mod hostile;
 mod interop;
 mod kept;
+mod keys;
 mod leases;
 mod library;
 mod load;

@@ -41,6 +41,10 @@ pub struct Shares {
     pub outbound_bytes: Arc<Pool>,
     /// Bytes of snapshots.
     pub snapshots: Arc<Pool>,
+    /// Keys of commands.
+    pub keys: Arc<Pool>,
+    /// Bytes of results that are kept for them.
+    pub kept_results: Arc<Pool>,
     /// Waits and follows.
     pub streams: Arc<Pool>,
     /// Commands of its callers at producers now.
@@ -64,6 +68,8 @@ impl Shares {
             inbound_bytes: share("inbound-bytes", limits.inbound_bytes),
             outbound_bytes: share("outbound-bytes", limits.outbound_bytes),
             snapshots: share("snapshots-total-bytes", limits.snapshots_total_bytes),
+            keys: share("keys", limits.keys),
+            kept_results: share("kept-results-bytes", limits.kept_results_bytes),
             streams: share("streams", limits.streams),
             in_flight: AtomicU64::new(0),
             rejected: AtomicU64::new(0),

@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn a_word_of_a_newer_daemon_is_kept_and_has_an_exit_code() {
         let mut object = Refusal::from(Code::Internal).object();
-        object.data.as_mut().unwrap().code = "key-conflict".to_owned();
+        object.data.as_mut().unwrap().code = "newer-than-us".to_owned();
         let trouble = Trouble::refused(object);
-        assert_eq!((trouble.exit(), trouble.code()), (Exit::Negative, "key-conflict"));
+        assert_eq!((trouble.exit(), trouble.code()), (Exit::Negative, "newer-than-us"));
     }
 }

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::auth::gate::Permit;
-use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, PAGE_MAX_BYTES};
+use crate::ids::SessionId;
+use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, KEY_MAX_BYTES, PAGE_MAX_BYTES};
 use crate::registry::report::{Report, Wait};
-use crate::route::lane::Call;
+use crate::route::keys::{Found, Key, told_again};
+use crate::route::lane::{self, Call, Order};
 use crate::route::outbound::Origin;
 use crate::route::peer::Place;
 use crate::wire::codes::{Code, Refusal};
@@ -17,6 +19,7 @@ use crate::wire::message;
 use crate::wire::object;
 use crate::wire::rows::{Row, is_name};
 use crate::wire::selector::Selector;
+use crate::wire::text::is_plain;
 
 use super::dispatch::{Conversation, Done, Request};
 
@@ -48,6 +51,8 @@ struct Send {
     command: String,
     #[serde(default, deserialize_with = "object::some")]
     deadline_ms: Option<u64>,
+    #[serde(default, deserialize_with = "object::some")]
+    key: Option<String>,
     #[serde(default)]
     receipt: bool,
 }
@@ -64,7 +69,7 @@ struct WaitParams {
 }
 
 #[derive(Serialize)]
-struct Found {
+struct One {
     session: Row,
 }
 
@@ -91,7 +96,7 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
     let session = on.hub.directory.resolve(&selector, on.peer.authority())?;
     let snapshot = session.snapshot();
     let payload = snapshot.as_ref().map(|snapshot| snapshot.bytes.as_slice());
-    let found = Found { session: session.row(on.peer.authority()) };
+    let found = One { session: session.row(on.peer.authority()) };
     let answer = on.peer.answering(request.id, &found, payload, request.receipt(receipt));
     // What the session said is its producer's.
     let authority = session.lane.producer().authority();
@@ -103,7 +108,7 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
 
 pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let arrived = Instant::now();
-    let Send { selector, command, deadline_ms, receipt } = message::params(request.params)?;
+    let Send { selector, command, deadline_ms, key, receipt } = message::params(request.params)?;
     let within = deadline(deadline_ms)?;
     let input_max = on.hub.limits.input_bytes;
     if request.payload.is_some_and(|input| input.len() as u64 > input_max) {
@@ -111,7 +116,13 @@ pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
     }
     // Resolved to one session first: that id is what the grant is asked about, and what executes.
     let authority = on.peer.authority();
-    let session = on.hub.directory.resolve(&selector, authority)?;
+    let key = key.map(|word| named(word, &command, request.payload)).transpose()?;
+    let session = match (on.hub.directory.resolve(&selector, authority), &key) {
+        (Err(refusal), Some(key)) if refusal.code == Code::SessionNotFound => {
+            return absent(on, request, receipt, &selector, key, refusal);
+        }
+        (resolved, _) => resolved?,
+    };
     let offered = is_name(&command, false) && session.facts().offers(&command);
     if !authority.credential().grant.allows(&command) {
         return Err(Refusal::from(Code::Denied).message("this credential was not granted that command"));
@@ -123,11 +134,47 @@ pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
         caller: Arc::clone(on.peer),
         request: request.id,
         receipt: request.receipt(receipt),
-        command,
         arrived,
         deadline: arrived + within,
     };
-    session.lane.submit(permit, call, request.payload);
+    session.lane.submit(permit, call, Order { command, key, input: request.payload });
+    Ok(())
+}
+
+fn named(word: String, command: &str, input: Option<&[u8]>) -> Result<Key, Refusal> {
+    if word.is_empty() || word.len() > KEY_MAX_BYTES || !is_plain(&word) {
+        return Err(Refusal::invalid(format!("key takes 1 to {KEY_MAX_BYTES} bytes without control characters")));
+    }
+    Ok(Key::new(word, command, input))
+}
+
+/// A command under a key whose session is not there. What became of it before is told all the same, when it is named by a
+/// whole id; and just after a start, its session may come back.
+fn absent(
+    on: &Conversation<'_>,
+    request: &Request<'_>,
+    receipt: bool,
+    selector: &Selector,
+    key: &Key,
+    refusal: Refusal,
+) -> Done {
+    let id = selector.session.as_ref().and_then(|text| text.parse::<SessionId>().ok());
+    let caller = on.peer.authority().credential().id;
+    let found = id.map_or(Found::Nothing, |session| on.hub.lanes.keyring.find(session, caller, None, key));
+    match (&found, id) {
+        (Found::Known(kept), Some(session)) => {
+            lane::again(on.peer, request.id, request.receipt(receipt), session, kept)
+        }
+        _ => match told_again(&found) {
+            Some(told) => {
+                let _gone = on.peer.fail(request.id, &told);
+            }
+            None if on.hub.leases.awaits() => {
+                return Err(Refusal::from(Code::Recovering).hint("send it again in a second, with the same key"));
+            }
+            None => return Err(refusal),
+        },
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::ids::SessionId;
 use crate::registry::report::Report;
 use crate::route::directory::Session;
-use crate::route::lane::{Lane, NeverIssued, Outcome};
+use crate::route::lane::{Answer, Lane, NeverIssued};
 use crate::route::peer::{Peer, Place};
 use crate::wire::codes::{Code, Delivery, ErrorObject, Refusal};
 use crate::wire::message::{self, Header};
@@ -127,9 +127,9 @@ impl<'a> Conversation<'a> {
             }
             Header::Notification { method, params } => self.told(&method, params),
             // What else a producer says in its result is not for us.
-            Header::Answer { id, .. } => self.answered(id, Outcome::Done(message.payload)),
+            Header::Answer { id, .. } => self.answered(id, Answer::Done(message.payload)),
             Header::Failure { .. } if message.payload.is_some() => Err(Over::Broken("a failure carries a payload")),
-            Header::Failure { id, error } => self.answered(id, Outcome::Failed(failure_text(&error))),
+            Header::Failure { id, error } => self.answered(id, Answer::Failed(failure_text(&error))),
         }
     }
 
@@ -210,11 +210,11 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn answered(&self, id: u64, outcome: Outcome<'_>) -> Result<(), Over> {
+    fn answered(&self, id: u64, answer: Answer<'_>) -> Result<(), Over> {
         // Held until the caller has the answer: what a revoked producer says counts for nothing.
         let _permit = self.peer.authority().admit_delivery().map_err(|_| Over::Broken("no longer let through"))?;
         let lane: Option<&Arc<Lane>> = self.owned.as_ref().map(|owned| &owned.session.lane);
-        let answered = lane.map_or(Err(NeverIssued), |lane| lane.answered(id, outcome));
+        let answered = lane.map_or(Err(NeverIssued), |lane| lane.answered(id, answer));
         answered.map_err(|NeverIssued| Over::Broken("an answer to a request that was never made"))
     }
 

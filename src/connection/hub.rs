@@ -92,7 +92,9 @@ impl Hub {
     /// What belongs to credentials that have ended goes with them.
     pub fn forget_ended(&self) {
         for credential in self.credentials.take_ended() {
-            self.leases.forget(credential);
+            let sessions = self.leases.forget(credential);
+            self.lanes.keyring.forget_sessions(&sessions);
+            self.lanes.keyring.forget_caller(credential);
         }
     }
 

@@ -204,7 +204,9 @@ pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, reque
 
 pub(super) fn credential_renew(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Renew { credential, expires, receipt } = message::params(request.params)?;
-    on.hub.credentials.renew(permit, on.peer.authority(), credential, expires)?;
+    let renewed = on.hub.credentials.renew(permit, on.peer.authority(), credential, expires);
+    on.hub.forget_ended();
+    renewed?;
     on.hub.clock.alarm(std::time::Instant::now());
     let _gone = on.peer.answer(request.id, &Renewed { credential, expires }, None, request.receipt(receipt));
     Ok(())

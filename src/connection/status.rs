@@ -91,6 +91,7 @@ impl FullStatus {
         let sessions = hub.directory.select(&Selector::default(), on.peer.authority(), 0);
         let (open, unfinished_hellos) = if all { hub.slots.count() } else { (own.connected(), 0) };
         let totals = &hub.totals;
+        let [keys, kept_results] = hub.lanes.keyring.totals();
         let pools = [
             &totals.connections,
             &totals.operators,
@@ -102,6 +103,8 @@ impl FullStatus {
             &totals.outbound_bytes,
             &totals.snapshots,
             &totals.streams,
+            keys,
+            kept_results,
         ];
         let mut holders = if all && on.peer.authority().role() == crate::wire::lines::Role::Operator {
             let mut holders = hub.credentials.all();

@@ -35,6 +35,7 @@ use crate::registry::{self, Registry};
 use crate::route::clock::Clock;
 use crate::route::directory::Directory;
 use crate::route::flusher::Flusher;
+use crate::route::keys::Keyring;
 use crate::route::lane::LaneBounds;
 use crate::route::pending::Pending;
 use crate::store::socket::Listener;
@@ -196,6 +197,7 @@ fn hub(
     let flusher = Flusher::new().map_err(|error| {
         Failure::new(Exit::Unavailable, "start", format!("no socket pair for the flusher: {error}"))
     })?;
+    let clock = Arc::new(Clock::default());
     Ok(Hub {
         generation: Generation::random(),
         build: BUILD.to_owned(),
@@ -205,7 +207,6 @@ fn hub(
         leases: Arc::new(leases),
         directory: Arc::new(Directory::default()),
         reports: Mutex::new(Some(reports)),
-        clock: Arc::new(Clock::default()),
         flusher,
         lanes: Arc::new(LaneBounds {
             queued_max: usize::try_from(limits.session_queued).unwrap_or(usize::MAX),
@@ -214,7 +215,9 @@ fn hub(
             settle: Duration::from_millis(limits.settle_ms),
             result_max: limits.result_bytes,
             pending: Arc::new(Pending::default()),
+            keyring: Keyring::new(limits, Arc::clone(&clock)),
         }),
+        clock,
         slots: Slots::new(limits),
         outcomes: Outcomes::default(),
         totals: Totals {
@@ -244,7 +247,8 @@ fn look(hub: &Hub, now: Instant) -> Option<Instant> {
         Some(reports) => reports.try_send(Report::Tick).is_err().then(|| now + SWEEP),
         None => None,
     };
-    [lanes, expiries, behind].into_iter().flatten().min()
+    let keys = hub.lanes.keyring.expire(now);
+    [lanes, expiries, behind, keys].into_iter().flatten().min()
 }
 
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {

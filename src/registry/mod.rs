@@ -61,6 +61,7 @@ pub struct Totals {
 
 impl Registry {
     /// Empty.
+    #[expect(clippy::too_many_arguments, reason = "what it shares with workers, handed over once")]
     pub fn new(
         limits: &Limits,
         totals: Totals,
@@ -181,7 +182,8 @@ impl Registry {
         if !credential.grant.selects(id, &facts) {
             return Err(Refusal::from(Code::Denied).message("this credential may not claim such a session"));
         }
-        let claimed = self.leases.claim(id, claim.as_ref(), Instant::now())?;
+        self.expire_leases(Instant::now());
+        let claimed = self.leases.claim(id, claim.as_ref())?;
         let has_owner = self.table.judge(id, producer.id(), claimed == Claimed::Back)?;
         let displaced = if has_owner { self.directory.find(id) } else { None };
         let snapshot = self.keep(producer.authority(), snapshot)?;
@@ -189,7 +191,10 @@ impl Registry {
             Some(charge) => charge,
             None => Charge::take(&self.totals.sessions, &credential.shares.sessions, 1).map_err(busy)?,
         };
-        let change = claim.map(|claim| self.leases.take(id, &claim, claimed, credential)).transpose()?;
+        let taken = claim.map(|claim| self.leases.take(id, &claim, claimed, credential)).transpose()?;
+        if let Some((_, Some(given_up))) = taken {
+            self.bounds.keyring.forget_sessions(&[given_up]);
+        }
         if let Some(old) = displaced {
             old.lane.displace();
             old.release();
@@ -201,7 +206,15 @@ impl Registry {
         let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
         self.directory.insert(Arc::clone(&session));
         self.clock.alarm(Instant::now() + self.gone);
-        Ok(Registered { session, change })
+        Ok(Registered { session, change: taken.map(|(change, _)| change) })
+    }
+
+    /// What is known of a session's commands goes with its lease.
+    fn expire_leases(&self, now: Instant) {
+        let over = self.leases.expire(now);
+        if !over.is_empty() {
+            self.bounds.keyring.forget_sessions(&over);
+        }
     }
 
     fn rotate(&self, peer: &Peer, session: SessionId, step: Step) -> Result<u64, Refusal> {
@@ -257,7 +270,7 @@ impl Registry {
 
     fn tick(&mut self, now: Instant) {
         self.waiters.expire(now);
-        self.leases.expire(now);
+        self.expire_leases(now);
         let mut next = self.waiters.next();
         for session in self.directory.all() {
             let due = session.last_seen() + self.gone;

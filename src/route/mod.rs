@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod directory;
 pub mod flusher;
+pub mod keys;
 pub mod lane;
 pub mod outbound;
 pub mod peer;

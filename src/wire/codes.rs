@@ -57,6 +57,9 @@ codes! {
     CommandNotFound "command-not-found" NotFound false "the session has no such command";
     CommandFailed "command-failed" Negative false "the command failed";
     InvalidResult "invalid-result" Negative false "the session's answer was not usable";
+    KeyConflict "key-conflict" Conflict false "that key stands for another command";
+    ResultNotKept "result-not-kept" Negative false "that command was done, and its result was not kept";
+    Recovering "recovering" Unavailable true "the daemon has just started, and sessions are coming back";
     SessionLost "session-lost" Unavailable true "the session went away while the command was pending";
     Superseded "superseded" Unavailable true "the session's producer has come back by another connection";
     Timeout "timeout" Timeout true "the deadline passed";

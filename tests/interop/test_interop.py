@@ -1072,6 +1072,26 @@ class TestCommands(Case):
         self.assertEqual(answer.result["session_id"], session_id)
         return command.payload, answer.payload
 
+    def test_a_repeat_under_a_key_gets_the_first_answer_and_the_command_runs_once(self):
+        producer, session_id = self.register()
+        caller, other, key = self.connect("caller"), self.connect("caller"), token()
+        first = self.send(caller, session_id, b"1", key=key)
+        command = producer.next_request()
+        self.assertEqual(command.params["key"], key)
+        joined = self.send(other, session_id, b"1", key=key)
+        conflict = {"selector": {"session": session_id}, "command": "run", "key": key}
+        self.send_refused("key-conflict", "not-delivered", caller, conflict, b"2")
+        producer.answer(command.id, b" [1] ")
+        answer = caller.finish(first)
+        self.assertEqual(answer.payload, b" [1] ")
+        again = caller.finish(self.send(caller, session_id, b"1", key=key))
+        for same in (other.finish(joined), again):
+            self.assertEqual((same.result, same.payload), (answer.result, answer.payload))
+        self.send(caller, session_id, b"last")
+        self.assertEqual(producer.next_request().payload, b"last")
+        for bad in ("", "x" * 129, "a\nb", 7):
+            self.refuses("invalid-params", caller.call, "session.send", {**conflict, "key": bad}, b"1")
+
     def test_a_command_says_who_asks_and_how_long_it_may_take(self):
         producer, session_id = self.register()
         caller = self.connect("caller")
@@ -1325,7 +1345,7 @@ class TestStatus(Case):
             for account in status["accounts"]:
                 self.assertEqual(set(account), {"name", "used", "peak", "limit", "refused"})
             names = """connections operators sessions leases queued queued-bytes inbound-bytes outbound-bytes
-                snapshots-total-bytes streams"""
+                snapshots-total-bytes streams keys kept-results-bytes"""
             self.assertEqual([account["name"] for account in status["accounts"]], names.split())
             names = "credential label role connections sessions in_flight queued queued_bytes outbound_bytes rejected"
             for credential in status["credentials"]:

@@ -20,6 +20,8 @@ pub struct Command {
     pub id: u64,
     /// Its name.
     pub name: String,
+    /// Its key.
+    pub key: Option<String>,
     /// The credential of whoever sent it.
     pub caller: String,
     /// Its input.
@@ -285,6 +287,7 @@ impl Command {
         Self {
             id: message.id().unwrap(),
             name: params["command"].as_str().unwrap().to_owned(),
+            key: params.get("key").map(|key| key.as_str().unwrap().to_owned()),
             caller: params["caller"]["credential"].as_str().unwrap().to_owned(),
             input: message.payload.clone(),
         }
@@ -315,6 +318,20 @@ impl Caller {
         let mut params = sending(session, command);
         params["deadline_ms"] = json!(deadline_ms);
         self.0.request("session.send", &params, input)
+    }
+
+    /// The same under a key.
+    pub fn start_keyed(&self, session: &str, command: &str, input: Option<&[u8]>, key: &str, deadline_ms: u64) -> u64 {
+        let mut params = sending(session, command);
+        params["deadline_ms"] = json!(deadline_ms);
+        params["key"] = json!(key);
+        self.0.request("session.send", &params, input)
+    }
+
+    /// Sends a command under a key and waits for its end.
+    pub fn send_keyed(&mut self, session: &str, command: &str, input: Option<&[u8]>, key: &str) -> Answer {
+        let id = self.start_keyed(session, command, input, key, 15_000);
+        self.0.answer(id)
     }
 
     /// Sends a command and waits for its end.

@@ -90,7 +90,6 @@ impl Leases {
     }
 
     /// Whether a session that was there when the file was last written has not come back, this early after the start.
-    #[expect(dead_code, reason = "for commands that wait for their session")]
     pub fn awaits(&self) -> bool {
         self.table.lock().awaits(Instant::now())
     }
@@ -101,9 +100,8 @@ impl Leases {
     }
 
     /// Whether a producer may register a session: one without a claim, only what nobody has.
-    pub(super) fn claim(&self, session: SessionId, claim: Option<&Claim>, now: Instant) -> Result<Claimed, Refusal> {
-        let mut table = self.table.lock();
-        table.expire(now);
+    pub(super) fn claim(&self, session: SessionId, claim: Option<&Claim>) -> Result<Claimed, Refusal> {
+        let table = self.table.lock();
         match claim {
             Some(claim) => table.claim(session, claim),
             None if table.has(session) => Err(Code::SessionOwned.into()),
@@ -111,24 +109,25 @@ impl Leases {
         }
     }
 
-    /// What was claimed is registered. The change that has to be stored.
+    /// What was claimed is registered. The change that has to be stored, and the session whose lease made room.
     pub(super) fn take(
         &self,
         session: SessionId,
         claim: &Claim,
         claimed: Claimed,
         credential: &Credential,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<(u64, Option<SessionId>), Refusal> {
         let mut table = self.table.lock();
         if claimed == Claimed::Back {
-            return Ok(table.resume(session, claim.key));
+            return Ok((table.resume(session, claim.key), None));
         }
         let share = &credential.shares.leases;
-        let charge = match Charge::take(&self.total, share, 1) {
-            Err(_) if table.make_room(credential.id).is_some() => Charge::take(&self.total, share, 1),
-            other => other,
-        };
-        Ok(table.grant(session, claim, charge.map_err(busy)?))
+        let mut given_up = None;
+        let charge = Charge::take(&self.total, share, 1).or_else(|full| {
+            given_up = table.make_room(credential.id);
+            given_up.map_or(Err(full), |_| Charge::take(&self.total, share, 1))
+        });
+        Ok((table.grant(session, claim, charge.map_err(busy)?), given_up))
     }
 
     /// A session has ended.
@@ -136,15 +135,15 @@ impl Leases {
         self.table.lock().ended(session, now + self.period);
     }
 
-    /// Gives up those whose time is over.
-    pub(super) fn expire(&self, now: Instant) {
-        self.table.lock().expire(now);
+    /// Gives up those whose time is over, and says which.
+    pub(super) fn expire(&self, now: Instant) -> Vec<SessionId> {
+        self.table.lock().expire(now)
     }
 
     /// A credential has ended, and its leases with it: nothing of it is registered any more, since its gate is closed. The
-    /// file may say otherwise: at the next start the credential's end counts.
-    pub fn forget(&self, credential: CredentialId) {
-        self.table.lock().forget(credential);
+    /// file may say otherwise: at the next start the credential's end counts. Says which.
+    pub fn forget(&self, credential: CredentialId) -> Vec<SessionId> {
+        self.table.lock().forget(credential)
     }
 
     /// See [`Table::stage`].
