@@ -45,7 +45,7 @@ pub const SESSION_MAX_BYTES: usize = 48 * 1024;
 pub const NAMED_MAX: usize = 20;
 /// Bytes of their titles and paths together: an error is a header.
 pub const NAMED_MAX_BYTES: usize = 24 * 1024;
-/// Holders that `daemon.status` lists.
+/// Holders, and sessions with their budgets, that `daemon.status` lists.
 pub const HOLDERS_MAX: usize = 64;
 /// Commands a producer may ask to have at once.
 pub const IN_FLIGHT_MAX: u32 = 64;
@@ -90,7 +90,7 @@ pub const HELLO_CLIENT_MS: u64 = 5_000;
 const _: () = assert!(FRAME_MAX_BYTES > 8 * 1024 * 1024 + HEADER_MAX_BYTES + FRAME_TAG_BYTES);
 const _: () = assert!(HEADER_MAX_BYTES >= SESSION_MAX_BYTES + 4 * 1024);
 const _: () = assert!(HEADER_MAX_BYTES > 2 * NAMED_MAX_BYTES + NAMED_MAX * 128);
-const _: () = assert!(HEADER_MAX_BYTES > HOLDERS_MAX * 512 + 8 * 1024);
+const _: () = assert!(HEADER_MAX_BYTES > HOLDERS_MAX * (512 + 256) + 8 * 1024);
 const _: () = assert!(DEADLINE_DEFAULT_MS < DEADLINE_MAX_MS);
 const _: () = assert!(DEADLINE_MAX_MS < KEY_KEPT_MS);
 const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX);

@@ -327,12 +327,27 @@ fn a_session_that_does_not_come_back_is_awaited_for_a_time_and_a_daemon_that_had
     let (ended, mut peer) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));
     ended.register(&mut peer).unwrap();
     peer.call("session.unregister", &json!({}), None).unwrap();
+    let mut operator = Operator::connect(&place);
+    until("the session is gone", || (operator.status()["sessions"] == 0).then_some(()));
     place.signal_daemon(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(place.wait_daemon(), 0);
     place.start_daemon(&[]);
     let mut caller = Caller::connect(&place);
     let told_of = told(caller.send_keyed(&ended.id(), "echo", None, "k")).0;
     assert_eq!(told_of, "session-not-found", "it had ended, and the daemon ended in order");
+
+    // Who leaves because the daemon says that it ends will come back.
+    let (leaves, mut peer) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));
+    leaves.register(&mut peer).unwrap();
+    caller.start(&leaves.id(), "hold", None);
+    assert_eq!(peer.next().unwrap().method(), "command", "which the daemon waits for");
+    place.signal_daemon(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(peer.next().unwrap().method(), "daemon.closing");
+    peer.hang_up();
+    assert_eq!(place.wait_daemon(), 0);
+    place.start_daemon(&[]);
+    let mut caller = Caller::connect(&place);
+    assert_eq!(told(caller.send_keyed(&leaves.id(), "echo", None, "k")).0, "recovering");
 
     let _producer = producer(&place, 1);
     place.signal_daemon(nix::sys::signal::Signal::SIGKILL);

@@ -6,6 +6,7 @@
 
 mod attach;
 mod bounds;
+mod budgets;
 mod cli;
 mod ending;
 mod files;

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use crate::account::Usage;
 use crate::auth::credential::Credential;
-use crate::ids::{CredentialId, Generation};
+use crate::ids::{CredentialId, Generation, SessionId};
 use crate::limits::HOLDERS_MAX;
+use crate::route::budget::Held;
+use crate::route::directory::Session;
 use crate::wire::lines::Range;
 use crate::wire::selector::Selector;
 
@@ -40,6 +42,19 @@ pub(super) struct FullStatus {
     credentials: Vec<Holder>,
     /// Holders beyond those listed.
     more_credentials: usize,
+    budgets: Vec<SessionBudget>,
+    /// Sessions beyond those listed.
+    more_budgets: usize,
+}
+
+#[derive(Serialize)]
+struct SessionBudget {
+    session_id: SessionId,
+    credential: CredentialId,
+    in_flight: u64,
+    queued: u64,
+    queued_bytes: u64,
+    rejected: u64,
 }
 
 #[derive(Serialize)]
@@ -117,6 +132,10 @@ impl FullStatus {
         holders.sort_by_cached_key(|credential| busy_first(credential));
         let more_credentials = holders.len().saturating_sub(HOLDERS_MAX);
         holders.truncate(HOLDERS_MAX);
+        let mut budgets: Vec<_> = sessions.iter().map(|session| SessionBudget::of(session)).collect();
+        budgets.sort_by_key(|budget| Reverse((budget.in_flight + budget.queued, budget.rejected)));
+        let more_budgets = budgets.len().saturating_sub(HOLDERS_MAX);
+        budgets.truncate(HOLDERS_MAX);
         Self {
             generation: hub.generation,
             build: hub.build.clone(),
@@ -130,6 +149,8 @@ impl FullStatus {
             accounts: pools.iter().filter(|_| all).map(|pool| pool.usage().into()).collect(),
             credentials: holders.iter().map(|credential| Holder::of(credential)).collect(),
             more_credentials,
+            budgets,
+            more_budgets,
         }
     }
 }
@@ -138,6 +159,14 @@ impl From<Usage> for Account {
     fn from(usage: Usage) -> Self {
         let Usage { name, used, peak, limit, refused } = usage;
         Self { name, used, peak, limit, refused }
+    }
+}
+
+impl SessionBudget {
+    fn of(session: &Session) -> Self {
+        let Held { in_flight, queued, queued_bytes, rejected } = session.lane.budget().held();
+        let credential = session.lane.producer().authority().credential().id;
+        Self { session_id: session.id, credential, in_flight, queued, queued_bytes, rejected }
     }
 }
 

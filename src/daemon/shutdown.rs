@@ -29,6 +29,7 @@ impl Daemon {
         let limit = Duration::from_millis(hub.limits.shutdown_ms);
 
         hub.closing.store(true, SeqCst);
+        hub.leases.close();
         hub.slots.close();
         let accepted = acceptor.end();
         let peers = || hub.peers.lock().values().cloned().collect::<Vec<_>>();

@@ -202,7 +202,8 @@ impl Registry {
         }
         let order = self.table.own(id, producer.id());
         let (bounds, clock) = (Arc::clone(&self.bounds), Arc::clone(&self.clock));
-        let lane = Lane::new(id, Arc::clone(&producer), issued, facts.max_in_flight, bounds, clock);
+        let budget = self.leases.budget(id).unwrap_or_default();
+        let lane = Lane::new(id, Arc::clone(&producer), issued, facts.max_in_flight, budget, bounds, clock);
         let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
         self.directory.insert(Arc::clone(&session));
         self.clock.alarm(Instant::now() + self.gone);

@@ -1334,7 +1334,7 @@ class TestStatus(Case):
         for role in ("caller", "operator"):
             status = self.connect(role).call("daemon.status", {}).result
             required = "generation build protocol pid started draining sessions pending connections accounts credentials"
-            required += " more_credentials"
+            required += " more_credentials budgets more_budgets"
             wire.keys_of(status, required.split(), what="status")
             self.assertEqual(set(status["connections"]), {"open", "unfinished_hellos"})
             self.assertRegex(status["started"], INSTANT)

@@ -18,6 +18,7 @@ use crate::auth::credential::Credential;
 use crate::auth::credentials::Credentials;
 use crate::ids::{CredentialId, PublicKey, RotationId, SessionId};
 use crate::limits::Limits;
+use crate::route::budget::Budget;
 use crate::store::{Dir, Problem, StoreError, document};
 use crate::wire::codes::{Code, Refusal};
 
@@ -99,6 +100,11 @@ impl Leases {
         self.table.lock().key(session)
     }
 
+    /// What the session of a lease holds, across its connections.
+    pub(super) fn budget(&self, session: SessionId) -> Option<Arc<Budget>> {
+        self.table.lock().budget(session)
+    }
+
     /// Whether a producer may register a session: one without a claim, only what nobody has.
     pub(super) fn claim(&self, session: SessionId, claim: Option<&Claim>) -> Result<Claimed, Refusal> {
         let table = self.table.lock();
@@ -164,6 +170,11 @@ impl Leases {
     /// The same for a rotation, which is taken back where it cannot be stored.
     pub fn store_staged(&self, session: SessionId, change: u64) -> Result<(), StoreError> {
         self.store_or(change, |table| table.unstage(session, change))
+    }
+
+    /// The daemon begins to end: who leaves now is awaited by the next one.
+    pub fn close(&self) {
+        self.table.lock().close();
     }
 
     /// At the daemon's end: what may be lost is written all the same, if it can be.

@@ -4,10 +4,12 @@
 //! somebody is told gets a number, counting up; what may be lost in a crash (that a session ended) gets none.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::account::Charge;
 use crate::ids::{CredentialId, PublicKey, RotationId, SessionId};
+use crate::route::budget::Budget;
 use crate::wire::codes::{Code, Refusal};
 
 use super::file::{Document, Staged, Stored};
@@ -57,6 +59,7 @@ struct Lease {
     ended_on_file: bool,
     /// The change that has to be on the disk.
     change: u64,
+    budget: Arc<Budget>,
     _charge: Charge,
 }
 
@@ -73,6 +76,8 @@ pub struct Table {
     changes: u64,
     /// The file differs in what may be lost.
     stale: bool,
+    /// The daemon ends: who leaves now does so because of that.
+    is_closing: bool,
 }
 
 impl Table {
@@ -113,6 +118,7 @@ impl Table {
                 awaited: stored.ended.is_none().then(|| now + recover),
                 ended_on_file: stored.ended.is_some(),
                 change: 0,
+                budget: Arc::default(),
                 _charge: charge,
             };
             if table.leases.insert(stored.session, lease).is_some() {
@@ -157,6 +163,11 @@ impl Table {
     /// The key that is not staged.
     pub fn key(&self, session: SessionId) -> Option<PublicKey> {
         self.leases.get(&session).map(|lease| lease.key)
+    }
+
+    /// What the session holds.
+    pub fn budget(&self, session: SessionId) -> Option<Arc<Budget>> {
+        self.leases.get(&session).map(|lease| Arc::clone(&lease.budget))
     }
 
     /// Whether a session that was there when the file was written is not back.
@@ -208,15 +219,21 @@ impl Table {
             awaited: None,
             ended_on_file: false,
             change: self.changes,
+            budget: Arc::default(),
             _charge: charge,
         };
         self.leases.insert(session, lease);
         self.changes
     }
 
+    /// The daemon ends. Sessions that end from here on stay in use: the next daemon awaits them.
+    pub fn close(&mut self) {
+        self.is_closing = true;
+    }
+
     /// The session has ended; its lease lasts until then.
     pub fn ended(&mut self, session: SessionId, until: Instant) {
-        if let Some(lease) = self.leases.get_mut(&session) {
+        if let Some(lease) = self.leases.get_mut(&session).filter(|_| !self.is_closing) {
             lease.until = Some(until);
             self.stale = true;
         }

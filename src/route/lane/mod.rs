@@ -24,6 +24,7 @@ use crate::wire::codes::{Code, Delivery, Refusal};
 use crate::wire::message;
 use crate::wire::methods::{COMMAND, Method};
 
+use super::budget::Budget;
 use super::clock::Clock;
 use super::keys::{Found, Kept, Key, Keyring, told_again};
 use super::outbound::Origin;
@@ -76,6 +77,7 @@ pub struct Lane {
     session: SessionId,
     producer: Arc<Peer>,
     max_in_flight: usize,
+    budget: Arc<Budget>,
     bounds: Arc<LaneBounds>,
     clock: Arc<Clock>,
     pending: AtomicU64,
@@ -105,6 +107,7 @@ impl Lane {
         producer: Arc<Peer>,
         issued: u64,
         max_in_flight: u32,
+        budget: Arc<Budget>,
         bounds: Arc<LaneBounds>,
         clock: Arc<Clock>,
     ) -> Arc<Self> {
@@ -112,6 +115,7 @@ impl Lane {
             session,
             producer,
             max_in_flight: max_in_flight as usize,
+            budget,
             bounds,
             clock,
             pending: AtomicU64::new(0),
@@ -135,6 +139,11 @@ impl Lane {
         &self.producer
     }
 
+    /// What the session holds.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
     /// Commands queued or at the producer.
     pub fn pending(&self) -> u64 {
         self.pending.load(Relaxed)
@@ -147,6 +156,7 @@ impl Lane {
             (Arc::clone(&call.caller), call.request, call.receipt, call.deadline);
         if let Err(refusal) = caller.open(request, Place::Lane(Arc::clone(self))) {
             drop(permit);
+            self.budget.reject();
             let _gone = caller.refuse(request, &refusal.delivery(Delivery::NotDelivered));
             return;
         }
@@ -161,6 +171,7 @@ impl Lane {
             }
             Err(refusal) if caller.settle(request) => {
                 drop(permit);
+                self.budget.reject();
                 let _gone = caller.refuse(request, &refusal.delivery(Delivery::NotDelivered));
             }
             _ => {}
@@ -209,7 +220,13 @@ impl Lane {
         let full = |full: crate::account::Full| Refusal { resource: Some(full.resource()), ..Code::QueueFull.into() };
         let count = Charge::take(&self.bounds.queued, &shares.queued, 1).map_err(full)?;
         let held = Charge::take(&self.bounds.queued_bytes, &shares.queued_bytes, bytes).map_err(full)?;
-        state.queue.push_back(Queued { work, input: input.map(<[u8]>::to_vec), _charges: (count, held) });
+        let place = self.budget.queue(bytes);
+        state.queue.push_back(Queued {
+            work,
+            input: input.map(<[u8]>::to_vec),
+            _charges: (count, held),
+            _place: place,
+        });
         self.count_in();
         Ok(())
     }
@@ -231,6 +248,7 @@ impl Lane {
         };
         state.issued = id;
         caller.shares.in_flight.fetch_add(1, Relaxed);
+        self.budget.start();
         state.in_flight.insert(id, InFlight { work: Some(work), sent, settle_at: None });
         self.count_in();
         Ok(())
@@ -310,6 +328,7 @@ impl Lane {
     fn leave(&self, work: &Work) {
         self.count_out();
         work.origin.credential().shares.in_flight.fetch_sub(1, Relaxed);
+        self.budget.settle();
     }
 
     fn count_in(&self) {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::account::Charge;
 use crate::auth::gate::Authority;
 use crate::ids::{ConnectionId, CredentialId, SessionId};
+use crate::route::budget::Place;
 use crate::route::keys::{Key, Ticket};
 use crate::route::outbound::Sent;
 use crate::route::peer::Peer;
@@ -102,6 +103,7 @@ pub(super) struct Queued {
     pub(super) work: Work,
     pub(super) input: Option<Vec<u8>>,
     pub(super) _charges: (Charge, Charge),
+    pub(super) _place: Place,
 }
 
 pub(super) struct InFlight {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::*;
 use crate::account::Pool;
 
@@ -153,6 +151,15 @@ fn a_session_that_was_there_is_awaited_until_it_is_back_or_its_time_is_over() {
     assert!(table.document(later(now, 30), wall, DAY).0.leases[0].ended.is_some());
     table.resume(A, OLD);
     assert!(!table.awaits(now), "B had ended before");
+}
+
+#[test]
+fn a_session_that_ends_with_its_daemon_is_awaited_by_the_next_one() {
+    let (now, wall) = (Instant::now(), jiff::Timestamp::UNIX_EPOCH);
+    let mut table = with(A, ONE);
+    table.close();
+    table.ended(A, now + DAY);
+    assert!(loaded(table.document(now, wall, DAY).0, now, wall).awaits(now));
 }
 
 #[test]
