@@ -200,6 +200,33 @@ fn a_stop_fences_late_results_and_leaves_no_thread() {
     assert_eq!(Arc::strong_count(&held), 1, "a thread holds the handlers still");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_library_changes_nothing_of_its_program_and_names_its_threads() {
+    let process = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let lines = status
+            .lines()
+            .filter(|line| ["SigBlk", "SigIgn", "SigCgt", "Umask"].iter().any(|name| line.starts_with(name)));
+        (
+            lines.map(str::to_owned).collect::<Vec<_>>(),
+            std::env::vars_os().collect::<Vec<_>>(),
+            std::env::current_dir().unwrap(),
+        )
+    };
+    let before = process();
+    let place = Place::empty();
+    let producer = open(&place, Description::new("w").offer(echo()));
+    assert_eq!(caller(&place).send(&titled("w"), "echo", Some(b"1"), LONG).unwrap().result.unwrap(), b"1");
+    let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names: Vec<_> = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok()).collect();
+    for name in ["usher-link\n", "usher-handler\n"] {
+        assert!(names.iter().any(|running| running == name), "{name} is not among {names:?}");
+    }
+    producer.stop();
+    assert_eq!(process(), before);
+}
+
 #[test]
 fn a_handler_may_stop_its_own_producer() {
     let place = Place::with_daemon(&[]);

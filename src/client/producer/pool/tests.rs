@@ -5,7 +5,7 @@ use crossbeam_channel::{Receiver as Channel, Sender as ChannelSender, bounded};
 
 use super::super::Offer;
 use super::*;
-use crate::client::connection::{Incoming, Receiver};
+use crate::client::connection::{Incoming, Receiver, Sender};
 use crate::client::inbound::Inbound;
 use crate::wire::frame::{Opener, Sealer};
 

@@ -6,38 +6,29 @@
 //! is never done twice. Threads: a handler waits for its connection's lock to answer; nobody waits for a handler but
 //! [`Pool::join`]. No handler, listener or connection is called while the table is locked.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod answer;
+mod table;
+
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use serde_json::json;
 
-use crate::client::connection::Sender;
-use crate::client::failure::SendError;
-use crate::limits::{FAILURE_MAX_BYTES, HELD_MAX, HELD_MAX_BYTES};
+use crate::limits::{HELD_MAX, HELD_MAX_BYTES};
 use crate::threads;
-use crate::wire::json;
 
-use super::cancel::{Cancel, Why};
+use super::cancel::Why;
 use super::command::{Command, Doer};
-use super::ledger::{self, Ledger, Outcome, Seen, Ticket};
+use super::ledger::{self, Outcome, Seen, Ticket};
+
+pub(super) use answer::{Address, refuse};
+
+use answer::{answer, outcome};
+use table::{Job, Table, input_bytes};
 
 /// A thread with nothing to do for so long leaves.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Where an answer goes.
-#[derive(Clone)]
-pub(super) struct Address {
-    /// Which connection of this producer, counted: ids begin anew with each.
-    pub connection: u64,
-    /// The daemon's id.
-    pub id: u64,
-    /// The connection.
-    pub to: Sender,
-}
 
 /// The table, shared by the link, the producer and the handlers.
 #[derive(Clone)]
@@ -50,37 +41,6 @@ struct Shared {
     work: Condvar,
     /// Nothing runs any more.
     settled: Condvar,
-}
-
-#[derive(Default)]
-struct Table {
-    waiting: VecDeque<Job>,
-    running: BTreeMap<u64, Running>,
-    /// Of what waits and runs.
-    bytes: usize,
-    ledger: Ledger<Address>,
-    threads: BTreeMap<u64, JoinHandle<()>>,
-    /// Threads that have nothing to do.
-    idle: usize,
-    /// Threads that have left, to be joined by the next that comes.
-    left: Vec<JoinHandle<()>>,
-    last: u64,
-    is_stopped: bool,
-}
-
-struct Job {
-    address: Address,
-    command: Command,
-    doer: Doer,
-    ticket: Option<Ticket>,
-}
-
-struct Running {
-    /// None: nobody waits for it any more.
-    address: Option<Address>,
-    cancel: Arc<Cancel>,
-    ticket: Option<Ticket>,
-    bytes: usize,
 }
 
 impl Pool {
@@ -300,78 +260,6 @@ impl Pool {
             }
         }
     }
-}
-
-impl Table {
-    fn held(&self) -> usize {
-        self.waiting.len() + self.running.len() + self.ledger.waiters()
-    }
-
-    fn begin(&mut self, job: Job) -> (u64, Job) {
-        self.last += 1;
-        let bytes = input_bytes(&job.command);
-        self.bytes += bytes;
-        let (address, cancel) = (Some(job.address.clone()), Arc::clone(&job.command.cancel));
-        self.running.insert(self.last, Running { address, cancel, ticket: job.ticket, bytes });
-        (self.last, job)
-    }
-
-    /// Who sent what waits at this place does not wait for it any more; where others do, it stays for them.
-    fn leave(&mut self, place: usize) -> Option<Address> {
-        let job = self.waiting.get_mut(place)?;
-        if let Some(other) = job.ticket.and_then(|ticket| self.ledger.withdraw(ticket)) {
-            return Some(std::mem::replace(&mut job.address, other));
-        }
-        let job = self.waiting.remove(place)?;
-        self.bytes -= input_bytes(&job.command);
-        Some(job.address)
-    }
-}
-
-fn input_bytes(command: &Command) -> usize {
-    command.input.as_ref().map_or(0, Vec::len)
-}
-
-/// Calls the handler. What it returns is judged here: a result that cannot be sent is its failure, not the session's.
-fn outcome(job: &Job) -> Outcome {
-    let command = &job.command;
-    let failed = |word, text: String| Outcome::Failed(word, text);
-    match catch_unwind(AssertUnwindSafe(|| (job.doer.handler)(command))) {
-        Ok(Ok(result)) if result.len() > command.result_max => {
-            failed("invalid-result", format!("the result is larger than {} bytes", command.result_max))
-        }
-        Ok(Ok(result)) => match json::check(&result) {
-            Ok(_) => Outcome::Done(result),
-            Err(why) => failed("invalid-payload", format!("the result is not one JSON text: {why}")),
-        },
-        Ok(Err(message)) => failed("command-failed", head(message, FAILURE_MAX_BYTES)),
-        Err(_) => {
-            log::error!("the handler of the command {:?} panicked", command.name);
-            failed("command-failed", "the handler panicked".to_owned())
-        }
-    }
-}
-
-/// At most so many bytes, cut between characters: the daemon cuts there too, and a header holds no more.
-fn head(mut text: String, max: usize) -> String {
-    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    text.truncate(end);
-    text
-}
-
-/// A connection that is gone takes no answer: its caller has heard so.
-fn answer(address: &Address, outcome: &Outcome) {
-    let sent = match outcome {
-        Outcome::Done(result) => address.to.answer(address.id, &json!({}), Some(result)),
-        Outcome::Failed(word, message) => address.to.fail(address.id, word, message),
-    };
-    if sent == Err(SendError::TooLarge) {
-        refuse(address, "invalid-result", "the result is too large for a message");
-    }
-}
-
-pub(super) fn refuse(address: &Address, word: &str, message: &str) {
-    let _ = address.to.fail(address.id, word, message);
 }
 
 #[cfg(test)]
