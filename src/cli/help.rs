@@ -129,6 +129,7 @@ Usage: usher send [SELECTOR]… COMMAND [INPUT | - | @FILE | --text TEXT]
   INPUT               one JSON text; from standard input with -, from a file with @FILE; null when absent
   --text TEXT         a text in place of JSON
   --deadline TIME     500ms, 30s, 5m; 15s when absent, 5m at most
+  --key KEY           run it once: a repeat with this key within 10 minutes gets the first outcome
   SELECTOR            --session ID, --cwd PATH, --repo PATH, --label K=V, --title TITLE; none: the only session
 
 Prints a result that is a string as it is, any other as JSON. Exits 1 when the command failed, 4 at the deadline,

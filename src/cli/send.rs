@@ -30,6 +30,8 @@ struct Send<'a> {
     command: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -73,7 +75,8 @@ fn prepare<'a>(global: &Global, args: &'a SendArgs) -> Result<(Asker, Question<'
     let selector = select::request(&args.selector)?;
     let input = args.input.as_ref().map(|input| payload::input(input, Limits::default().input_bytes)).transpose()?;
     let asker = Asker::connect(&ask::target(global)?, Method::SessionSend).map_err(get::no_session)?;
-    Ok((asker, Question { params: Send { selector, command: &args.command, deadline_ms }, input }))
+    let params = Send { selector, command: &args.command, deadline_ms, key: args.key.as_deref() };
+    Ok((asker, Question { params, input }))
 }
 
 fn told(global: &Global, reply: &Reply) -> Result<(), Trouble> {

@@ -48,7 +48,8 @@ fn a_program_that_hears_nothing_more_ends_its_session() {
     until("the session is listed", || session(&place, "w"));
     drop(child.stdout.take());
     let sent = place.run(&["send", "--title", "w", "a"]);
-    assert_eq!(sent.code, 3, "{sent:?}");
+    // Lost with its session, or, where that has heard of its broken output before, not even found.
+    assert!([3, 6].contains(&sent.code), "{sent:?}");
     // Taken out, so that only the broken output can end it.
     let input = child.stdin.take();
     assert_eq!(until("it ends", || child.try_wait().unwrap()).code(), Some(0));

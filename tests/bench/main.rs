@@ -10,6 +10,7 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
+    clippy::disallowed_methods,
     reason = "a benchmark that cannot go on has nothing better to do than to say so"
 )]
 

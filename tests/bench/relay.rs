@@ -102,6 +102,5 @@ fn connect(socket: &Path) -> UnixStream {
 }
 
 fn spawn(body: impl FnOnce() + Send + 'static) {
-    #[expect(clippy::disallowed_methods, reason = "the baseline has nothing of the daemon's")]
     std::thread::Builder::new().stack_size(256 * 1024).spawn(body).unwrap();
 }

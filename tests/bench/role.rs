@@ -93,7 +93,6 @@ fn load<T: FnMut() + 'static>(callers: usize, begin: impl Fn() -> T + Clone + Se
     let threads: Vec<JoinHandle<()>> = (0..callers)
         .map(|_| {
             let (begin, gate, turns) = (begin.clone(), Arc::clone(&gate), Arc::clone(&turns));
-            #[expect(clippy::disallowed_methods, reason = "not the crate's threads")]
             std::thread::spawn(move || {
                 let mut turn = begin();
                 gate.wait();

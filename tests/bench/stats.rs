@@ -30,7 +30,8 @@ pub struct Pairs {
 impl Pairs {
     /// Takes `count` pairs, ours and the baseline in turn and each first every other time, behind one that does not count.
     pub fn take(count: usize, mut ours: impl FnMut() -> f64, mut baseline: impl FnMut() -> f64) -> Self {
-        (ours(), baseline());
+        ours();
+        baseline();
         let mut pairs = Self::default();
         for turn in 0..count {
             if turn % 2 == 0 {

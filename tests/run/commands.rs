@@ -176,3 +176,32 @@ fn a_thousand_commands_leave_no_zombie_and_no_descriptor() {
 fn ended(pid: u32) -> Option<()> {
     state(pid).is_none_or(|state| state == 'Z').then_some(())
 }
+
+#[test]
+fn a_command_that_takes_too_long_is_a_timeout_whoever_notices_first() {
+    let place = Place::with_daemon(&[]);
+    let window = Window::open(&place, "w", &["--on", "slow=sleep 30"]);
+    for deadline in ["50ms", "100ms", "150ms", "200ms", "250ms", "300ms"] {
+        let sent = place.run(&["--json", "send", "--title", "w", "--deadline", deadline, "slow"]);
+        assert_eq!(sent.code, 4, "{deadline}: {sent:?}");
+        assert!(sent.stderr.contains(r#""code":"timeout""#), "{sent:?}");
+    }
+    drop(window);
+}
+
+#[test]
+fn a_command_that_is_sent_again_under_its_key_runs_once_and_tells_its_first_outcome_again() {
+    let place = Place::with_daemon(&[]);
+    let ran = place.scratch().join("ran");
+    let count = format!("count=echo x >> {0}; wc -l < {0}", ran.display());
+    let window = Window::open(&place, "w", &["--on", &count]);
+    let send = |key: &str, input: &str| place.run(&["send", "--title", "w", "--key", key, "count", input]);
+    for _ in 0..3 {
+        let sent = send("once", "1");
+        assert_eq!((sent.code, sent.stdout.as_str()), (0, "1\n"), "{sent:?}");
+    }
+    assert_eq!(send("twice", "1").stdout, "2\n");
+    let conflict = send("once", "2");
+    assert_eq!(conflict.code, 9, "{conflict:?}");
+    drop(window);
+}

@@ -89,6 +89,8 @@ pub struct SendArgs {
     pub command: String,
     pub input: Option<Input>,
     pub deadline: Option<Duration>,
+    /// Under which a repeat runs nothing again.
+    pub key: Option<String>,
 }
 
 /// `usher wait`

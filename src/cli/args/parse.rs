@@ -174,11 +174,13 @@ impl Line {
     }
 
     fn send(&mut self) -> Result<SendArgs, Stop> {
-        let (mut selector, mut command, mut input, mut deadline) = (SelectorArgs::default(), None, None, None);
+        let (mut selector, mut command, mut input) = (SelectorArgs::default(), None, None);
+        let (mut deadline, mut key) = (None, None);
         while let Some(arg) = self.next()? {
             match arg {
                 Long(name) if is_selector(name) => self.select(name, &mut selector)?,
                 Long("deadline") => deadline = Some(value::duration(&self.text()?)?),
+                Long("key") => key = Some(self.text()?),
                 Long("text") if input.is_none() => input = Some(Input::Text(self.text()?)),
                 Value(word) if command.is_none() => command = Some(value::text(word)?),
                 Value(word) if input.is_none() => input = Some(value::input(word)?),
@@ -187,7 +189,7 @@ impl Line {
             }
         }
         let command = command.ok_or_else(|| Failure::usage("no command was given"))?;
-        Ok(SendArgs { selector, command, input, deadline })
+        Ok(SendArgs { selector, command, input, deadline, key })
     }
 
     fn wait(&mut self) -> Result<WaitArgs, Stop> {
@@ -260,12 +262,13 @@ pub(super) fn is_selector(name: &str) -> bool {
 
 /// Every long option of some verb, as a name that outlives the words.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 25] = [
+    const NAMES: [&str; 26] = [
         "version",
         "human",
         "session",
         "cwd",
         "repo",
+        "key",
         "label",
         "title",
         "deadline",

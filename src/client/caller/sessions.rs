@@ -29,6 +29,8 @@ struct Send<'a> {
     selector: &'a Selector,
     command: &'a str,
     deadline_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -99,7 +101,31 @@ impl Caller {
         input: Option<&[u8]>,
         deadline: Duration,
     ) -> Result<Sent, CallError> {
-        let params = Send { selector, command, deadline_ms: millis(deadline) };
+        self.send_under(None, selector, command, input, deadline)
+    }
+
+    /// The same under a key: sent again with it after whatever failure, the command runs once, and the first outcome is
+    /// told again (docs/protocol.md, "Keys").
+    pub fn send_once(
+        &self,
+        key: &str,
+        selector: &Selector,
+        command: &str,
+        input: Option<&[u8]>,
+        deadline: Duration,
+    ) -> Result<Sent, CallError> {
+        self.send_under(Some(key), selector, command, input, deadline)
+    }
+
+    fn send_under(
+        &self,
+        key: Option<&str>,
+        selector: &Selector,
+        command: &str,
+        input: Option<&[u8]>,
+        deadline: Duration,
+    ) -> Result<Sent, CallError> {
+        let params = Send { selector, command, deadline_ms: millis(deadline), key };
         let deadline = Instant::now() + deadline + SLACK;
         let reply = self.call(Method::SessionSend.name(), &params, input, deadline)?;
         let Done { session_id, took_ms } = read(&reply)?;

@@ -49,7 +49,9 @@ impl Command {
     /// From a request of the daemon. None: the parameters are not as documented.
     pub(super) fn read(params: Option<&RawValue>, input: Option<Vec<u8>>, result_max: usize) -> Option<Self> {
         let Params { command, deadline_ms, caller, key } = message::params(params).ok()?;
-        let deadline = deadline_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+        // Whole milliseconds were told: with one more this deadline is never before the daemon's, which tells the caller.
+        let deadline =
+            deadline_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.saturating_add(1))));
         Some(Self { name: command, input, asker: caller, key, deadline, result_max, cancel: Arc::default() })
     }
 

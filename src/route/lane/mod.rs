@@ -281,6 +281,14 @@ impl Lane {
         if id == 0 || id > state.issued {
             return Err(NeverIssued);
         }
+        // Behind its deadline an answer is late, whether or not the clock has told it yet.
+        let now = Instant::now();
+        let due = state.in_flight.get(&id).and_then(|entry| entry.work.as_ref()?.due());
+        if due.is_some_and(|due| due <= now) {
+            drop(state);
+            self.withdraw(Code::Timeout, now, |call| call.deadline <= now);
+            state = self.state.lock();
+        }
         // What a displaced producer says counts for nothing, even while its commands are being taken out.
         let is_open = state.ended.is_none();
         let entry = if is_open { state.in_flight.remove(&id) } else { None };
