@@ -15,6 +15,7 @@ mod hostile;
 mod interop;
 mod kept;
 mod keys;
+mod kills;
 mod leases;
 mod library;
 mod load;

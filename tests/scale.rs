@@ -102,7 +102,7 @@ fn a_daemon_with_idle_sessions_hardly_wakes() {
         "{woken} wake-ups in {seconds:.1} s with {} idle sessions",
         producers.len()
     );
-    assert!(worked <= 2, "{worked} hundredths of a second of work in {seconds:.1} s");
+    assert!(worked <= 5, "{worked} hundredths of a second of work in {seconds:.1} s");
     drop(producers);
     quiet.is_as_before();
 }

@@ -537,7 +537,16 @@ impl Peer {
 
     /// Speaks a hello.
     pub fn hello(identity: &Identity) -> Result<Self, Refused> {
-        let mut stream = Stream::connect(&identity.socket);
+        Self::hello_over(Stream::connect(&identity.socket), identity)
+    }
+
+    /// The same where there may be no daemon.
+    pub fn try_hello(identity: &Identity) -> Result<Self, Refused> {
+        let socket = UnixStream::connect(&identity.socket).map_err(|_| Refused::Ended)?;
+        Self::hello_over(Stream::over(socket), identity)
+    }
+
+    fn hello_over(mut stream: Stream, identity: &Identity) -> Result<Self, Refused> {
         let Hello { ephemeral, mut lines } = Hello::new(identity);
         stream.send(&lines.first);
         lines.challenge = stream.line().ok_or(Refused::Ended)?;
