@@ -80,7 +80,8 @@ pub(super) struct Page {
     next: Option<String>,
 }
 
-pub(super) fn list(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn list(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let List { selector, page, receipt } = message::params(request.params)?;
     selector.check()?;
     let from = page_start(page.as_deref())?;
@@ -91,7 +92,8 @@ pub(super) fn list(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request
     Ok(())
 }
 
-pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn get(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Get { selector, receipt } = message::params(request.params)?;
     let session = on.hub.directory.resolve(&selector, on.peer.authority())?;
     let snapshot = session.snapshot();
@@ -106,7 +108,8 @@ pub(super) fn get(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<
     Ok(())
 }
 
-pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn send(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let arrived = Instant::now();
     let Send { selector, command, deadline_ms, key, receipt } = message::params(request.params)?;
     let within = deadline(deadline_ms)?;
@@ -131,7 +134,7 @@ pub(super) fn send(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
         return Err(Refusal::from(Code::CommandNotFound).hint("usher list --json shows what it offers"));
     }
     let call = Call {
-        caller: Arc::clone(on.peer),
+        caller: Arc::clone(&on.peer),
         request: request.id,
         receipt: request.receipt(receipt),
         arrived,
@@ -151,7 +154,7 @@ fn named(word: String, command: &str, input: Option<&[u8]>) -> Result<Key, Refus
 /// A command under a key whose session is not there. What became of it before is told all the same, when it is named by a
 /// whole id; and just after a start, its session may come back.
 fn absent(
-    on: &Conversation<'_>,
+    on: &Conversation,
     request: &Request<'_>,
     receipt: bool,
     selector: &Selector,
@@ -163,7 +166,7 @@ fn absent(
     let found = id.map_or(Found::Nothing, |session| on.hub.lanes.keyring.find(session, caller, None, key));
     match (&found, id) {
         (Found::Known(kept), Some(session)) => {
-            lane::again(on.peer, request.id, request.receipt(receipt), session, kept)
+            lane::again(&on.peer, request.id, request.receipt(receipt), session, kept)
         }
         _ => match told_again(&found) {
             Some(told) => {
@@ -178,14 +181,15 @@ fn absent(
     Ok(())
 }
 
-pub(super) fn wait(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn wait(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let WaitParams { selector, deadline_ms, receipt } = message::params(request.params)?;
     selector.check()?;
     let deadline = Instant::now() + deadline(deadline_ms)?;
     on.peer.open(request.id, Place::Registry)?;
     // The registry looks at the gate again when it answers.
     drop(permit);
-    let peer = Arc::clone(on.peer);
+    let peer = Arc::clone(&on.peer);
     let wait = Wait { peer, request: request.id, receipt: request.receipt(receipt), selector, deadline };
     if !on.hub.report(Report::Wait(wait)) && on.peer.settle(request.id) {
         return Err(Code::ShuttingDown.into());

@@ -52,31 +52,31 @@ impl Request<'_> {
 pub type Done = Result<(), Refusal>;
 
 /// One peer's side of things.
-pub struct Conversation<'a> {
+pub struct Conversation {
     /// The daemon.
-    pub hub: &'a Hub,
+    pub hub: Arc<Hub>,
     /// The peer.
-    pub peer: &'a Arc<Peer>,
+    pub peer: Arc<Peer>,
     /// What is spoken.
     pub protocol: u16,
     /// The producer's session.
-    pub owned: Option<Owned<'a>>,
+    pub owned: Option<Owned>,
     heard: u64,
 }
 
 /// A session that this connection owns. Dropped, it is gone: its commands end and the registry is told.
-pub struct Owned<'a> {
-    hub: &'a Hub,
-    peer: &'a Arc<Peer>,
+pub struct Owned {
+    hub: Arc<Hub>,
+    peer: Arc<Peer>,
     /// The session.
     pub session: Arc<Session>,
     is_over: Cell<bool>,
 }
 
-impl<'a> Owned<'a> {
+impl Owned {
     /// From the registry's answer.
-    pub fn new(hub: &'a Hub, peer: &'a Arc<Peer>, session: Arc<Session>) -> Self {
-        Self { hub, peer, session, is_over: Cell::new(false) }
+    pub fn new(hub: &Arc<Hub>, peer: &Arc<Peer>, session: Arc<Session>) -> Self {
+        Self { hub: Arc::clone(hub), peer: Arc::clone(peer), session, is_over: Cell::new(false) }
     }
 
     /// Ends the session, once; answers to its commands may still come.
@@ -89,7 +89,7 @@ impl<'a> Owned<'a> {
     }
 }
 
-impl Drop for Owned<'_> {
+impl Drop for Owned {
     fn drop(&mut self) {
         self.end();
     }
@@ -101,9 +101,10 @@ struct Cancel {
     id: u64,
 }
 
-impl<'a> Conversation<'a> {
+impl Conversation {
     /// At the welcome.
-    pub fn new(hub: &'a Hub, peer: &'a Arc<Peer>, protocol: u16) -> Self {
+    pub fn new(hub: &Arc<Hub>, peer: &Arc<Peer>, protocol: u16) -> Self {
+        let (hub, peer) = (Arc::clone(hub), Arc::clone(peer));
         Self { hub, peer, protocol, owned: None, heard: 0 }
     }
 
@@ -159,9 +160,10 @@ impl<'a> Conversation<'a> {
         self.protocol > 0 || matches!(method, Method::DaemonStatus | Method::DaemonDrain | Method::DaemonStop)
     }
 
-    /// The permit is held until what the method does is published, and given up before it waits for anybody.
+    /// The permit is held until what the method does is published, and given up before it waits for anybody. No method is
+    /// inlined here: a heartbeat must not touch as much stack as a registration needs.
     fn admitted(&mut self, method: Method, request: Request<'_>) -> Done {
-        let peer = self.peer;
+        let peer = Arc::clone(&self.peer);
         let permit = peer.authority().admit(method)?;
         match method {
             Method::SessionRegister => producer::register(self, permit, request),

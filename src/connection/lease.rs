@@ -87,7 +87,8 @@ pub(super) fn granted(hub: &Hub, id: SessionId, change: u64) -> Granted {
     Granted { ttl_ms: millis(hub.leases.period()), durable: stored.is_ok() }
 }
 
-pub(super) fn stage_key(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn stage_key(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let StageKey { rotation_id, new_key, signatures, receipt } = message::params(request.params)?;
     let session = on.session()?.id;
     usable("new_key", new_key)?;
@@ -111,7 +112,8 @@ pub(super) fn stage_key(on: &Conversation<'_>, permit: Permit<'_>, request: &Req
     Ok(())
 }
 
-pub(super) fn confirm_key(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn confirm_key(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let ConfirmKey { rotation_id, receipt } = message::params(request.params)?;
     let session = on.session()?.id;
     drop(permit);
@@ -125,9 +127,9 @@ pub(super) fn confirm_key(on: &Conversation<'_>, permit: Permit<'_>, request: &R
     Ok(())
 }
 
-fn rotate(on: &Conversation<'_>, session: SessionId, step: Step) -> Result<u64, Refusal> {
+fn rotate(on: &Conversation, session: SessionId, step: Step) -> Result<u64, Refusal> {
     let (reply, answer) = bounded(1);
-    on.hub.report(Report::Rotate(Rotate { peer: Arc::clone(on.peer), session, step, reply }));
+    on.hub.report(Report::Rotate(Rotate { peer: Arc::clone(&on.peer), session, step, reply }));
     answer.recv().map_err(|_| Code::ShuttingDown)?
 }
 

@@ -124,7 +124,8 @@ struct Renewed {
     expires: Option<jiff::Timestamp>,
 }
 
-pub(super) fn status(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn status(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     let receipt = request.receipt(receipt);
     let _gone = match on.protocol {
@@ -134,7 +135,8 @@ pub(super) fn status(on: &Conversation<'_>, _permit: Permit<'_>, request: &Reque
     Ok(())
 }
 
-pub(super) fn credential_list(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn credential_list(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Paged { page, receipt } = message::params(request.params)?;
     let from = page_start(page.as_deref())?;
     let rows = on.hub.credentials.list().into_iter().zip(0_u64..).skip_while(|(_, number)| *number < from);
@@ -171,7 +173,8 @@ fn row(record: Record, end: Option<End>, connections: usize) -> RecordRow {
     }
 }
 
-pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn credential_enroll(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let asked: Enroll = message::params(request.params)?;
     let fingerprint = asked.public_key.fingerprint();
     let receipt = request.receipt(asked.receipt);
@@ -192,7 +195,8 @@ pub(super) fn credential_enroll(on: &Conversation<'_>, permit: Permit<'_>, reque
     Ok(())
 }
 
-pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn credential_revoke(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Named { credential, receipt } = message::params(request.params)?;
     let revoked = on.hub.credentials.revoke(permit, credential);
     on.hub.forget_ended();
@@ -202,7 +206,8 @@ pub(super) fn credential_revoke(on: &Conversation<'_>, permit: Permit<'_>, reque
     Ok(())
 }
 
-pub(super) fn credential_renew(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn credential_renew(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Renew { credential, expires, receipt } = message::params(request.params)?;
     let renewed = on.hub.credentials.renew(permit, on.peer.authority(), credential, expires);
     on.hub.forget_ended();
@@ -212,12 +217,12 @@ pub(super) fn credential_renew(on: &Conversation<'_>, permit: Permit<'_>, reques
     Ok(())
 }
 
-pub(super) fn drain(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+pub(super) fn drain(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     ask(on, permit, request, receipt, Report::Drain)
 }
 
-pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+pub(super) fn stop(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Stop { force, receipt } = message::params(request.params)?;
     if on.protocol == 0 && force.is_none() {
         return Err(Refusal::invalid("force takes true or false"));
@@ -227,14 +232,14 @@ pub(super) fn stop(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<
 
 /// The registry looks at the gate again, and answers.
 fn ask(
-    on: &Conversation<'_>,
+    on: &Conversation,
     permit: Permit<'_>,
     request: &Request<'_>,
     receipt: bool,
     report: impl FnOnce(Asked) -> Report,
 ) -> Done {
     drop(permit);
-    let (peer, receipt) = (Arc::clone(on.peer), request.receipt(receipt));
+    let (peer, receipt) = (Arc::clone(&on.peer), request.receipt(receipt));
     let asked = Asked { peer, request: request.id, receipt, tells_sessions: on.protocol > 0 };
     if on.hub.report(report(asked)) { Ok(()) } else { Err(Code::ShuttingDown.into()) }
 }

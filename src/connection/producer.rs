@@ -37,11 +37,12 @@ struct Plain {
     receipt: bool,
 }
 
-pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn register(on: &mut Conversation, permit: Permit<'_>, request: Request<'_>) -> Done {
     let params: rows::Register = message::params(request.params)?;
     let receipt = request.receipt(params.receipt);
     let id = session_id(params.session_id);
-    let claim = lease::claim(on.peer, id, &params)?;
+    let claim = lease::claim(&on.peer, id, &params)?;
     let facts = Facts::new(params)?;
     let max_in_flight = facts.max_in_flight;
     let snapshot = snapshot(on, request.payload)?;
@@ -59,17 +60,18 @@ pub(super) fn register(on: &mut Conversation<'_>, permit: Permit<'_>, request: R
     on.hub.credentials.sweep();
     on.hub.forget_ended();
     let (reply, answer) = bounded(1);
-    let peer = std::sync::Arc::clone(on.peer);
+    let peer = std::sync::Arc::clone(&on.peer);
     on.hub.report(Report::Register(report::Register { peer, id, issued, facts, snapshot, claim, reply }));
     let report::Registered { session, change } = answer.recv().map_err(|_| Code::ShuttingDown)??;
-    on.owned = Some(Owned::new(on.hub, on.peer, session));
+    on.owned = Some(Owned::new(&on.hub, &on.peer, session));
     let limits = RegisteredLimits { max_in_flight, queued_max: on.hub.limits.session_queued };
-    let lease = change.map(|change| lease::granted(on.hub, id, change));
+    let lease = change.map(|change| lease::granted(&on.hub, id, change));
     let _gone = on.peer.answer(request.id, &Registered { session_id: id, lease, limits }, None, receipt);
     Ok(())
 }
 
-pub(super) fn update(on: &mut Conversation<'_>, permit: Permit<'_>, request: Request<'_>) -> Done {
+#[inline(never)]
+pub(super) fn update(on: &mut Conversation, permit: Permit<'_>, request: Request<'_>) -> Done {
     let params: rows::Update = message::params(request.params)?;
     let session = std::sync::Arc::clone(on.session()?);
     let receipt = request.receipt(params.receipt);
@@ -81,21 +83,21 @@ pub(super) fn update(on: &mut Conversation<'_>, permit: Permit<'_>, request: Req
     let facts = session.facts().updated(params)?;
     drop(permit);
     let (reply, answer) = bounded(1);
-    let peer = std::sync::Arc::clone(on.peer);
+    let peer = std::sync::Arc::clone(&on.peer);
     on.hub.report(Report::Update(report::Update { peer, session, facts, snapshot, reply }));
     answer.recv().map_err(|_| Code::ShuttingDown)??;
     let _gone = on.peer.answer(request.id, &Nothing {}, None, receipt);
     Ok(())
 }
 
-pub(super) fn heartbeat(on: &Conversation<'_>, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+pub(super) fn heartbeat(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     on.session()?;
     let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
     Ok(())
 }
 
-pub(super) fn unregister(on: &Conversation<'_>, permit: Permit<'_>, request: &Request<'_>) -> Done {
+pub(super) fn unregister(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     on.session()?;
     drop(permit);
@@ -106,7 +108,7 @@ pub(super) fn unregister(on: &Conversation<'_>, permit: Permit<'_>, request: &Re
     Ok(())
 }
 
-fn snapshot(on: &Conversation<'_>, payload: Option<&[u8]>) -> Result<Option<Vec<u8>>, Refusal> {
+fn snapshot(on: &Conversation, payload: Option<&[u8]>) -> Result<Option<Vec<u8>>, Refusal> {
     match payload {
         Some(bytes) if bytes.len() as u64 > on.hub.limits.snapshot_bytes => {
             Err(Refusal::too_large("snapshot", on.hub.limits.snapshot_bytes))

@@ -87,7 +87,7 @@ struct Holder {
 }
 
 impl ZeroStatus {
-    pub(super) fn of(on: &Conversation<'_>) -> Self {
+    pub(super) fn of(on: &Conversation) -> Self {
         Self {
             generation: on.hub.generation,
             build: on.hub.build.clone(),
@@ -99,8 +99,8 @@ impl ZeroStatus {
 }
 
 impl FullStatus {
-    pub(super) fn of(on: &Conversation<'_>) -> Self {
-        let hub = on.hub;
+    pub(super) fn of(on: &Conversation) -> Self {
+        let hub = &on.hub;
         let own = on.peer.authority().credential();
         let all = on.sees_all();
         let sessions = hub.directory.select(&Selector::default(), on.peer.authority(), 0);

@@ -13,7 +13,6 @@ use crate::ids::{ConnectionId, Fingerprint};
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, FRAME_MAX_BYTES, HEARTBEAT_MS};
 use crate::route::peer::{Peer, Place};
 use crate::wire::frame::Opener;
-use crate::wire::lines::Role;
 use crate::wire::message;
 use crate::wire::methods::WELCOME;
 
@@ -34,11 +33,11 @@ struct Outcome {
 
 /// A connection that was let in and welcomed.
 pub struct Entered {
-    /// First, so that it goes before what is held for it.
+    /// First: its session ends, then its connection, then what is held for it goes.
+    conversation: Conversation,
     registered: Registered,
     reader: Reader,
     opener: Opener,
-    protocol: u16,
     fingerprint: Fingerprint,
     uid: u32,
     _place: Finished,
@@ -46,7 +45,7 @@ pub struct Entered {
 }
 
 /// Speaks the hello of a connection. `None`: it has ended, and the log was told how. A panic ends this connection only.
-pub fn enter(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Option<Entered> {
+pub fn enter(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Option<Box<Entered>> {
     let entered = catch_unwind(AssertUnwindSafe(|| hello_and_welcome(hub, socket, slot, uid)));
     match entered.unwrap_or(Err(Outcome { reason: A_BUG, fingerprint: None })) {
         Ok(entered) => Some(entered),
@@ -67,7 +66,7 @@ fn tell(hub: &Hub, uid: u32, outcome: &Outcome) {
     });
 }
 
-fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Result<Entered, Outcome> {
+fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Result<Box<Entered>, Outcome> {
     let mut reader = Reader::new(Arc::clone(socket));
     let admitted = hello::receive(hub, socket, &mut reader, slot);
     let admitted = admitted.map_err(|not_in| Outcome { reason: not_in.reason, fingerprint: not_in.fingerprint })?;
@@ -86,50 +85,62 @@ fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: 
     if peer.send(message::notification(WELCOME, &welcome(hub, peer, protocol))).is_err() {
         return outcome("gone before its welcome");
     }
-    Ok(Entered { registered, reader, opener, protocol, fingerprint, uid, _place: place, _charge: charge })
+    let conversation = Conversation::new(hub, peer, protocol);
+    Ok(Box::new(Entered { conversation, registered, reader, opener, fingerprint, uid, _place: place, _charge: charge }))
 }
 
 impl Entered {
-    /// Whether it will be here for long and mostly idle. Then it goes on in a thread of its own: the one that has spoken
-    /// the hello has needed far more stack for it than anything later does.
-    pub fn stays(&self) -> bool {
-        self.registered.peer.authority().role() == Role::Producer
+    /// Serves it to its end, or until it has a session: from then on it stays for long, mostly idle, and goes on in a thread
+    /// of its own. This one has needed far more stack, for a hello and a registration, than anything later does.
+    pub fn serve(mut self: Box<Self>) -> Option<Box<Self>> {
+        match self.serve_until(|conversation| conversation.owned.is_some()) {
+            None => Some(self),
+            Some(reason) => {
+                self.tell(reason);
+                None
+            }
+        }
     }
 
-    /// Serves it to its end and tells the log how it ended.
-    pub fn serve(mut self) {
-        let reason = catch_unwind(AssertUnwindSafe(|| self.story())).unwrap_or(A_BUG);
-        let outcome = Outcome { reason, fingerprint: Some(self.fingerprint) };
-        tell(&self.registered.hub, self.uid, &outcome);
+    /// Serves it to its end.
+    pub fn stay(mut self: Box<Self>) {
+        if let Some(reason) = self.serve_until(|_| false) {
+            self.tell(reason);
+        }
     }
 
-    fn story(&mut self) -> &'static str {
+    fn tell(&self, reason: &'static str) {
+        tell(&self.registered.hub, self.uid, &Outcome { reason, fingerprint: Some(self.fingerprint) });
+    }
+
+    /// Why it has ended; `None`: it has not, and what was asked for is so.
+    fn serve_until(&mut self, is_so: impl Fn(&Conversation) -> bool) -> Option<&'static str> {
+        catch_unwind(AssertUnwindSafe(|| self.story(is_so))).unwrap_or(Some(A_BUG))
+    }
+
+    fn story(&mut self, is_so: impl Fn(&Conversation) -> bool) -> Option<&'static str> {
         let (hub, peer) = (&self.registered.hub, &self.registered.peer);
         let shares = &peer.authority().credential().shares;
         let budget = Budget { total: Arc::clone(&hub.totals.inbound_bytes), share: Arc::clone(&shares.inbound_bytes) };
         let within = Duration::from_millis(hub.limits.frame_ms);
-        let mut conversation = Conversation::new(hub, peer, self.protocol);
-        loop {
+        while !is_so(&self.conversation) {
             let plaintext = match self.reader.frame(&mut self.opener, within, &budget) {
                 Ok(plaintext) => plaintext,
-                Err(Ended::Eof) => return "lost",
+                Err(Ended::Eof) => return Some("lost"),
                 Err(ended) => {
                     peer.close(ended.word());
-                    return ended.word();
+                    return Some(ended.word());
                 }
             };
-            match conversation.hear(plaintext) {
-                Ok(()) => {}
-                Err(Over::Closed) => {
-                    peer.close("closed by peer");
-                    return "closed by peer";
-                }
-                Err(Over::Broken(rule)) => {
-                    peer.close(rule);
-                    return rule;
-                }
-            }
+            let reason = match self.conversation.hear(plaintext) {
+                Ok(()) => continue,
+                Err(Over::Closed) => "closed by peer",
+                Err(Over::Broken(rule)) => rule,
+            };
+            peer.close(reason);
+            return Some(reason);
         }
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! The worker threads: one for each connection, a few parked ones for the next.
 //!
 //! Every thread is joined: those that have ended when the next connection comes, the others at the end. A connection that
-//! stays goes on in a fresh thread behind its hello, whose curve operations need more stack than all that follows.
+//! has a session goes on in a fresh thread: its hello and its registration need more stack than all that follows.
 
 use std::collections::HashMap;
 use std::io;
@@ -116,8 +116,8 @@ fn run(hub: &Arc<Hub>, shared: &Arc<Shared>, jobs: &Receiver<Job>, first: Job) {
         let entered = worker::enter(hub, &socket, slot, uid);
         // What was not let in is closed by this.
         drop(socket);
-        if let Some(entered) = entered {
-            serve(shared, entered);
+        if let Some(stays) = entered.and_then(Entered::serve) {
+            go_on(shared, stays);
         }
         let parked = shared.parked.fetch_add(1, SeqCst);
         let next = if parked < PARKED_MAX { jobs.recv().ok() } else { None };
@@ -129,23 +129,16 @@ fn run(hub: &Arc<Hub>, shared: &Arc<Shared>, jobs: &Receiver<Job>, first: Job) {
     }
 }
 
-/// Here, or in a thread of its own; where none can be had, here after all.
-fn serve(shared: &Arc<Shared>, entered: Entered) {
-    if !entered.stays() {
-        return entered.serve();
-    }
-    let handed = Arc::new(Mutex::new(Some(entered)));
+/// In a thread of its own; where none can be had, here after all.
+fn go_on(shared: &Arc<Shared>, stays: Box<Entered>) {
+    let handed = Arc::new(Mutex::new(Some(stays)));
     let taken = Arc::clone(&handed);
     let body = move || {
-        let entered = taken.lock().take();
-        if let Some(entered) = entered {
-            entered.serve();
-        }
+        let taken = taken.lock().take();
+        taken.into_iter().for_each(Entered::stay);
     };
     if shared.spawn("session", body).is_err() {
         let kept = handed.lock().take();
-        if let Some(entered) = kept {
-            entered.serve();
-        }
+        kept.into_iter().for_each(Entered::stay);
     }
 }
