@@ -425,3 +425,33 @@ fn two_hundred_registrations_at_once_are_all_on_the_disk_when_they_are_answered(
         lease.take_back(&mut producer(&place)).unwrap();
     }
 }
+
+/// What the old connection had not read was kept for it, and is not kept for the new one.
+#[test]
+fn what_was_kept_for_a_displaced_owner_that_does_not_read_is_told_as_not_delivered_and_never_arrives() {
+    let place = Place::with_daemon(&[]);
+    let (lease, mut old, mut new) = (Lease::random(), producer(&place), producer(&place));
+    let mut wide = lease.registration();
+    wide["max_in_flight"] = json!(8);
+    old.call("session.register", &wide, None).unwrap();
+    let mut caller = Caller::connect(&place);
+    let input = |number: usize| format!("\"{number}{}\"", "x".repeat(1024 * 1024 - 8)).into_bytes();
+    let requests: Vec<_> = (0..8).map(|number| caller.start(&lease.id(), "hold", Some(&input(number)))).collect();
+    let mut operator = Operator::connect(&place);
+    until("all of them are at the producer or kept for it", || {
+        (operator.status()["pending"] == 8 && operator.used("outbound-bytes") > 0).then_some(())
+    });
+    lease.take_back(&mut new).unwrap();
+    let told: Vec<_> = requests.into_iter().map(|request| caller.answer(request).unwrap_err()).collect();
+    let arrived: Vec<_> = old.all_that_comes().into_iter().filter(|message| message.method() == "command").collect();
+    let delivered = told.iter().filter(|failure| failure.told() == ("superseded", "unknown")).count();
+    let kept = told.iter().filter(|failure| failure.told() == ("superseded", "not-delivered")).count();
+    assert_eq!((delivered, delivered + kept), (arrived.len(), 8), "whole ones arrived, the others never will");
+    assert!(kept > 0, "the socket takes less than 8 MiB");
+    for (number, command) in arrived.iter().enumerate() {
+        assert_eq!(told[number].told().1, "unknown");
+        assert!(command.payload.as_deref() == Some(&input(number)), "in their order");
+    }
+    assert_eq!(operator.used("outbound-bytes"), 0);
+    assert!(new.call("session.heartbeat", &json!({}), None).is_ok() && new.has_nothing_aside());
+}
