@@ -10,7 +10,7 @@ use crate::account::{Charge, Pool};
 use crate::limits::{FRAME_LENGTH_BYTES, HELLO_LINE_MAX_BYTES};
 use crate::wire::frame::{self, Opener};
 
-/// What a connection keeps while nothing comes: enough for most commands.
+/// What a connection keeps while nothing comes: enough for a hello and for most commands.
 const KEPT_BYTES: usize = 1_024;
 
 /// How long a peer has to pause until the room of a larger frame is given back.
@@ -74,7 +74,7 @@ pub struct Reader {
 impl Reader {
     /// At the connection's first byte.
     pub fn new(socket: Arc<UnixStream>) -> Self {
-        Self { socket, buffer: vec![0; HELLO_LINE_MAX_BYTES], filled: 0, consumed: 0, timeout: None, charge: None }
+        Self { socket, buffer: vec![0; KEPT_BYTES], filled: 0, consumed: 0, timeout: None, charge: None }
     }
 
     /// The next line with its LF.
@@ -90,6 +90,9 @@ impl Reader {
             seen = self.filled;
             if self.filled >= HELLO_LINE_MAX_BYTES {
                 return Err(Ended::LineTooLong);
+            }
+            if self.filled == self.buffer.len() {
+                self.buffer.resize(HELLO_LINE_MAX_BYTES, 0);
             }
             self.fill(Some(deadline))?;
         }
@@ -143,7 +146,7 @@ impl Reader {
         }
     }
 
-    /// Gives back what a large frame, or the hello, had taken.
+    /// Gives back what a large frame, or a long hello, had taken.
     fn shrink(&mut self) {
         if self.filled <= KEPT_BYTES {
             self.buffer.truncate(KEPT_BYTES);
@@ -267,13 +270,13 @@ mod tests {
         let mut opener = Opener::new(&[1; 32]).unwrap();
         let within = Duration::from_secs(5);
         assert_eq!(reader.frame(&mut opener, within, &budget(1 << 30)).unwrap_err(), Ended::FrameLength);
-        assert_eq!(reader.buffer.len(), HELLO_LINE_MAX_BYTES);
+        assert_eq!(reader.buffer.len(), KEPT_BYTES);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&1_000_000_u32.to_be_bytes()).unwrap();
         let mut reader = Reader::new(Arc::new(ours));
         let soon = Duration::from_millis(20);
         assert_eq!(reader.frame(&mut opener, soon, &budget(1_000)).unwrap_err(), Ended::NoRoom);
-        assert_eq!(reader.buffer.len(), HELLO_LINE_MAX_BYTES);
+        assert_eq!(reader.buffer.len(), KEPT_BYTES);
     }
 
     #[test]
