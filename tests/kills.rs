@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 
 use nix::sys::signal::Signal;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use crate::support::daemon::Place;
@@ -24,6 +24,8 @@ const SESSIONS: usize = 4;
 const SENDERS: usize = 16;
 /// Commands that every sender ends between two kills, so that no command meets two of them.
 const BETWEEN: usize = 2;
+/// Commands that a sender may begin for each kill: a session remembers no more than 1,024 keys.
+const EACH: usize = 6;
 
 /// Random moments, the same in each run: xorshift64.
 struct Dice(u64);
@@ -104,17 +106,41 @@ enum End {
     Unknown,
 }
 
+/// How many kills there were, for those who wait for the next.
+#[derive(Default)]
+struct Rounds {
+    /// `None` once it is over.
+    count: Mutex<Option<usize>>,
+    changed: Condvar,
+}
+
+impl Rounds {
+    fn set(&self, count: Option<usize>) {
+        *self.count.lock() = count;
+        self.changed.notify_all();
+    }
+
+    /// Waits until so many commands may have begun; `false` once it is over.
+    fn may_begin(&self, number: usize) -> bool {
+        let mut count = self.count.lock();
+        while count.is_some_and(|count| number >= (count + 1) * EACH) {
+            self.changed.wait(&mut count);
+        }
+        count.is_some()
+    }
+}
+
 struct Sender {
     ends: Vec<(String, End)>,
     done: Arc<AtomicUsize>,
-    is_over: Arc<AtomicBool>,
+    rounds: Arc<Rounds>,
 }
 
 impl Sender {
     fn run(mut self, name: usize, identity: &Identity, sessions: &[String]) -> Vec<(String, End)> {
         let mut peer = None;
         for number in 0.. {
-            if self.is_over.load(SeqCst) {
+            if !self.rounds.may_begin(number) {
                 break;
             }
             let key = format!("{name}-{number}");
@@ -176,19 +202,20 @@ fn no_command_under_a_key_takes_effect_twice_whatever_is_killed_and_each_ends_on
         })
         .collect();
     let ids: Vec<String> = programs.iter().map(|program| program.lease.id()).collect();
-    let is_over = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(Rounds::default());
+    rounds.set(Some(0));
     let mut counters = Vec::new();
     let senders: Vec<JoinHandle<Vec<(String, End)>>> = (0..SENDERS)
         .map(|name| {
             let (identity, ids) = (caller.clone(), ids.clone());
-            let sender = Sender { ends: Vec::new(), done: Arc::default(), is_over: Arc::clone(&is_over) };
+            let sender = Sender { ends: Vec::new(), done: Arc::default(), rounds: Arc::clone(&rounds) };
             counters.push(Arc::clone(&sender.done));
             threads::spawn("sender", move || sender.run(name, &identity, &ids))
         })
         .collect();
 
     let mut dice = Dice(0x5eed);
-    for _ in 0..KILLS {
+    for round in 1..=KILLS {
         let before: Vec<usize> = counters.iter().map(|counter| counter.load(SeqCst)).collect();
         until("every sender goes on", || {
             counters.iter().zip(&before).all(|(now, then)| now.load(SeqCst) >= then + BETWEEN).then_some(())
@@ -203,15 +230,19 @@ fn no_command_under_a_key_takes_effect_twice_whatever_is_killed_and_each_ends_on
             assert_eq!(place.wait_daemon(), 137);
             place.start_daemon(&[]);
         }
+        rounds.set(Some(round));
     }
-    is_over.store(true, SeqCst);
+    rounds.set(None);
     let ends: Vec<_> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
 
     let mut operator = Operator::connect(&place);
-    let rows = operator.done("session.list", &json!({})).payload.unwrap();
-    let rows: Vec<Value> = serde_json::from_slice(&rows).unwrap();
-    assert_eq!(rows.len(), SESSIONS, "every session is there under its id: {rows:?}");
-    assert!(rows.iter().all(|row| ids.contains(&row["session_id"].as_str().unwrap().to_owned())));
+    let rows = until("every session is back", || {
+        let rows = operator.done("session.list", &json!({})).payload.unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&rows).unwrap();
+        (rows.len() >= SESSIONS).then_some(rows)
+    });
+    assert_eq!(rows.len(), SESSIONS, "{rows:?}");
+    assert!(rows.iter().all(|row| ids.contains(&row["session_id"].as_str().unwrap().to_owned())), "under its id");
     for program in &programs {
         program.is_over.store(true, SeqCst);
         program.kill();
