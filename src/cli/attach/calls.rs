@@ -72,6 +72,11 @@ impl Calls {
         Worth::Taken
     }
 
+    /// How many the program has not answered.
+    pub fn unanswered(&self) -> usize {
+        self.0.lock().open.len()
+    }
+
     /// Nobody waits for it any more.
     pub fn close(&self, id: u64) {
         self.0.lock().open.remove(&id);

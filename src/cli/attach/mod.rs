@@ -45,6 +45,8 @@ use message::Notice;
 use outbox::Outbox;
 use program::Program;
 
+/// How often it is looked at whether the last answers are out.
+const LOOK: Duration = Duration::from_millis(1);
 /// What the end may take: the last words to the daemon and to the program.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -108,6 +110,7 @@ pub fn main(global: &Global, args: &AttachArgs) -> Outcome {
         End::Output
     })?;
     let inbox = Inbox::new(&producer, &calls, &outbox, program);
+    let asked = Arc::clone(&calls);
     start("reader", &tell, move || {
         inbox.read(&mut std::io::stdin().lock());
         End::Input
@@ -125,6 +128,10 @@ pub fn main(global: &Global, args: &AttachArgs) -> Outcome {
 
     let end = ended.recv().unwrap_or(End::Input);
     let deadline = Instant::now() + FAREWELL;
+    // What the program has said before it went is passed on.
+    while producer.running() > asked.unanswered() && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+    }
     producer.stop_by(deadline);
     outbox.finish(deadline);
     // Who waits for a program that neither reads nor writes ends with the process.

@@ -214,6 +214,11 @@ impl Producer {
         self.core.pool.join(None);
     }
 
+    /// Commands whose handlers have not ended.
+    pub(crate) fn running(&self) -> usize {
+        self.core.pool.running()
+    }
+
     /// As [`Producer::stop`], waiting for nothing beyond the deadline; threads that are left have nothing more to say.
     pub fn stop_by(&self, deadline: Instant) {
         self.is_left.store(true, Ordering::Relaxed);

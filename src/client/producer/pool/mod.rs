@@ -224,6 +224,11 @@ impl Pool {
         }
     }
 
+    /// Commands whose outcome is not known yet.
+    pub fn running(&self) -> usize {
+        self.0.table.lock().running.len()
+    }
+
     /// From now on nothing begins and nothing is answered; what runs is told so.
     pub fn stop(&self) {
         let mut table = self.0.table.lock();
