@@ -109,6 +109,10 @@ name_type!(
     RotationId, 16
 );
 name_type!(
+    /// One question to a person: 16 random bytes.
+    ApprovalId, 16
+);
+name_type!(
     /// SHA-256 of a raw Ed25519 public key.
     Fingerprint, 32
 );
@@ -148,6 +152,13 @@ impl CredentialId {
 
 impl SessionId {
     /// A new random session id, of which no command line takes the text for an option.
+    pub fn random() -> Self {
+        Self(random_without_dash())
+    }
+}
+
+impl ApprovalId {
+    /// A new random approval id, of which no command line takes the text for an option.
     pub fn random() -> Self {
         Self(random_without_dash())
     }

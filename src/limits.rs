@@ -27,6 +27,10 @@ pub const TITLE_MAX_BYTES: usize = 256;
 pub const PATH_MAX_BYTES: usize = 4_096;
 /// A command's key: room for any kind of unique id.
 pub const KEY_MAX_BYTES: usize = 128;
+/// What an approval asks, and the reason of a decision: a line for a person.
+pub const SUMMARY_MAX_BYTES: usize = 1_024;
+/// An approval's detail: more than a person reads, and 200 of them are bounded together.
+pub const DETAIL_MAX_BYTES: usize = 256 * 1024;
 /// All labels of a session together.
 pub const LABELS_MAX_BYTES: usize = 4_096;
 /// A label's key, a command's name.
@@ -82,6 +86,16 @@ pub const HEARTBEAT_MS: u64 = 10_000;
 pub const DEADLINE_DEFAULT_MS: u64 = 15_000;
 /// The longest deadline: what takes longer is a task.
 pub const DEADLINE_MAX_MS: u64 = 300_000;
+/// How long an approval stands when its asker names nothing.
+pub const TTL_DEFAULT_MS: u64 = 600_000;
+/// How long an approval can stand.
+pub const TTL_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
+/// Approvals that have ended and are remembered, for those who decide too late.
+pub const DECIDED_MAX: usize = 2_000;
+/// Events that can be replayed.
+pub const EVENTS_MAX: usize = 4_096;
+/// Their bytes.
+pub const EVENTS_MAX_BYTES: usize = 16 * 1024 * 1024;
 /// How long the CLI waits for a daemon it has started.
 pub const START_MS: u64 = 3_000;
 /// How long the CLI waits for a hello's end.
@@ -178,6 +192,10 @@ limits! {
     outbound_bytes = "outbound-bytes": 64 * 1024 * 1024;
     /// callers waiting for a session, or following
     streams = "streams": 128;
+    /// approvals that nobody has decided yet
+    approvals = "approvals": 200;
+    /// bytes of their texts
+    approvals_bytes = "approvals-bytes": 16 * 1024 * 1024;
     /// leases: sessions that are registered or may be taken back
     leases = "leases": 4_096;
     /// ms after its session's end for which a lease takes it back
@@ -248,12 +266,14 @@ mod tests {
         }
         let constants = named!(
             PROTOCOL_MIN PROTOCOL_MAX HELLO_LINE_MAX_BYTES FRAME_MAX_BYTES FRAME_TAG_BYTES FRAME_LENGTH_BYTES
-            HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES KEY_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
+            HEADER_MAX_BYTES OPEN_REQUESTS_MAX TITLE_MAX_BYTES PATH_MAX_BYTES KEY_MAX_BYTES
+            SUMMARY_MAX_BYTES DETAIL_MAX_BYTES LABELS_MAX_BYTES NAME_MAX_BYTES
             COMMANDS_MAX RUNTIMES_MAX RUNTIMES_MAX_BYTES INFO_MAX_BYTES SESSION_MAX_BYTES NAMED_MAX NAMED_MAX_BYTES
             HOLDERS_MAX IN_FLIGHT_MAX FAILURE_MAX_BYTES
             HELD_MAX HELD_MAX_BYTES KEYS_KEPT_MAX KEPT_RESULTS_MAX_BYTES KEY_KEPT_MS ATTACH_LINE_MAX_BYTES
             LABEL_MAX_BYTES GRANT_LIST_MAX CREDENTIALS_MAX PAGE_MAX_BYTES SESSION_PREFIX_MIN JSON_DEPTH_MAX
-            HEARTBEAT_MS DEADLINE_DEFAULT_MS DEADLINE_MAX_MS START_MS HELLO_CLIENT_MS
+            HEARTBEAT_MS DEADLINE_DEFAULT_MS DEADLINE_MAX_MS TTL_DEFAULT_MS TTL_MAX_MS DECIDED_MAX EVENTS_MAX EVENTS_MAX_BYTES
+            START_MS HELLO_CLIENT_MS
         );
         let source = include_str!("limits.rs").lines().filter_map(|line| line.strip_prefix("pub const "));
         let in_source: Vec<_> = source.filter_map(|line| line.split(':').next()).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use parking_lot::Mutex;
 
@@ -47,6 +47,10 @@ pub struct Shares {
     pub kept_results: Arc<Pool>,
     /// Waits and follows.
     pub streams: Arc<Pool>,
+    /// Open approvals.
+    pub approvals: Arc<Pool>,
+    /// Bytes of their texts.
+    pub approvals_bytes: Arc<Pool>,
     /// Commands of its callers at producers now.
     pub in_flight: AtomicU64,
     /// Requests that were refused.
@@ -71,6 +75,8 @@ impl Shares {
             keys: share("keys", limits.keys),
             kept_results: share("kept-results-bytes", limits.kept_results_bytes),
             streams: share("streams", limits.streams),
+            approvals: share("approvals", limits.approvals),
+            approvals_bytes: share("approvals-bytes", limits.approvals_bytes),
             in_flight: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
         }
@@ -93,6 +99,8 @@ pub struct Credential {
     pub gate: Gate,
     /// Whether its record says that it has expired.
     pub expiry_is_stored: AtomicBool,
+    /// Which end of it was told to those who follow: 0 none, else the [`End`].
+    pub told_end: AtomicU8,
     /// What it holds.
     pub shares: Shares,
     connections: Mutex<HashMap<ConnectionId, Arc<dyn Cut>>>,
@@ -120,6 +128,7 @@ impl Credential {
             grant: Grant::new(record.role, &record.scopes, record.sessions.as_ref(), record.commands.as_ref())?,
             gate: Gate::new(end, record.expires),
             expiry_is_stored: AtomicBool::new(record.expired.is_some()),
+            told_end: AtomicU8::new(end.map_or(0, |end| end as u8)),
             shares: Shares::new(limits, record.default),
             connections: Mutex::new(HashMap::new()),
         }))

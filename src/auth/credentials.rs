@@ -82,6 +82,11 @@ impl Credentials {
         self.live.read().by_key.get(&key).cloned()
     }
 
+    /// The credential of a record.
+    pub fn get(&self, id: CredentialId) -> Option<Arc<Credential>> {
+        self.live.read().by_id.get(&id).cloned()
+    }
+
     /// Every credential that can connect or ever could, in no order.
     pub fn all(&self) -> Vec<Arc<Credential>> {
         self.live.read().by_id.values().cloned().collect()

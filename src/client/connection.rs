@@ -218,6 +218,8 @@ pub enum Incoming {
         method: String,
         /// With what.
         params: Option<Box<RawValue>>,
+        /// A list of the daemon's.
+        payload: Option<Vec<u8>>,
     },
     /// A request of ours was done.
     Answer {
@@ -297,13 +299,12 @@ fn read(plaintext: &[u8], last_id: &mut u64) -> Result<Incoming, Ended> {
             *last_id = id;
             Ok(Incoming::Request { id, method: method.into_owned(), params: params.map(ToOwned::to_owned), payload })
         }
-        Header::Notification { .. } if payload.is_some() => Err(Ended::Lost),
         Header::Notification { method, params } if method == CLOSING => {
             let note: ClosingNote = message::params(params).unwrap_or_default();
             Err(Ended::Closing(note.reason))
         }
         Header::Notification { method, params } => {
-            Ok(Incoming::Notification { method: method.into_owned(), params: params.map(ToOwned::to_owned) })
+            Ok(Incoming::Notification { method: method.into_owned(), params: params.map(ToOwned::to_owned), payload })
         }
         Header::Answer { id, result, receipt } => Ok(Incoming::Answer {
             id,

@@ -108,7 +108,7 @@ pub fn connect(target: &Target, hello: &Hello) -> Result<Connection, ConnectFail
 
 /// The first sealed message: whether the daemon lets this side in, as what it asked to be.
 fn welcome(first: Incoming, protocol: u16, role: Role) -> Result<Welcome, ConnectFailure> {
-    let Incoming::Notification { method, params } = first else { return Err(ConnectFailure::Lost) };
+    let Incoming::Notification { method, params, payload: None } = first else { return Err(ConnectFailure::Lost) };
     let params = params.as_deref();
     match method.as_str() {
         WELCOME => message::params(params)

@@ -8,19 +8,21 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::auth::gate::End;
 use crate::ids::SessionId;
 use crate::registry::report::Report;
 use crate::route::directory::Session;
 use crate::route::lane::{Answer, Lane, NeverIssued};
 use crate::route::peer::{Peer, Place};
 use crate::wire::codes::{Code, Delivery, ErrorObject, Refusal};
+use crate::wire::events::GoneReason;
 use crate::wire::message::{self, Header};
 use crate::wire::methods::{self, Method};
 use crate::wire::text::escaped_lines;
 use crate::wire::transcript::{Hash, sha256};
 
 use super::hub::Hub;
-use super::{caller, lease, operator, producer};
+use super::{approvals, caller, events, lease, operator, producer};
 
 /// Why a conversation is over.
 pub enum Over {
@@ -80,18 +82,22 @@ impl Owned {
     }
 
     /// Ends the session, once; answers to its commands may still come.
-    pub fn end(&self) {
+    pub fn end(&self, reason: GoneReason) {
         if self.is_over.replace(true) {
             return;
         }
         self.session.lane.end(Code::SessionLost);
-        self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id() });
+        self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id(), reason });
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.end();
+        self.end(match self.peer.authority().credential().gate.end() {
+            None => GoneReason::Lost,
+            Some(End::Revoked) => GoneReason::Revoked,
+            Some(End::Expired) => GoneReason::Expired,
+        });
     }
 }
 
@@ -176,6 +182,12 @@ impl Conversation {
             Method::SessionGet => caller::get(self, permit, &request),
             Method::SessionSend => caller::send(self, permit, &request),
             Method::SessionWait => caller::wait(self, permit, &request),
+            Method::ApprovalRequest => approvals::request(self, permit, &request),
+            Method::ApprovalList => approvals::list(self, permit, &request),
+            Method::ApprovalWithdraw => approvals::withdraw(self, permit, &request),
+            Method::ApprovalDecide => approvals::decide(self, permit, &request),
+            Method::EventsSubscribe => events::subscribe(self, permit, &request),
+            Method::EventsUnsubscribe => events::unsubscribe(self, permit, &request),
             Method::DaemonStatus => operator::status(self, permit, &request),
             Method::CredentialList => operator::credential_list(self, permit, &request),
             Method::CredentialEnroll => operator::credential_enroll(self, permit, &request),
@@ -200,7 +212,7 @@ impl Conversation {
                     Some(Place::Registry) => {
                         // The registry may be behind, and a permit is never held across a wait.
                         drop(permit);
-                        self.hub.report(Report::CancelWait { connection: self.peer.id(), request: id });
+                        self.hub.report(Report::Cancel { connection: self.peer.id(), request: id });
                     }
                     // Answered meanwhile: the two crossed.
                     None => {}

@@ -7,7 +7,9 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
 use crate::account::Pool;
+use crate::auth::credential::Credential;
 use crate::auth::credentials::Credentials;
+use crate::auth::gate::End;
 use crate::auth::identity::Identity;
 use crate::ids::{ConnectionId, Generation};
 use crate::limits::Limits;
@@ -15,9 +17,11 @@ use crate::registry::leases::Leases;
 use crate::registry::report::{Report, Stop};
 use crate::route::clock::Clock;
 use crate::route::directory::Directory;
+use crate::route::feed::{Audience, Feed};
 use crate::route::flusher::Flusher;
 use crate::route::lane::LaneBounds;
 use crate::route::peer::Peer;
+use crate::wire::events::{Event, GoneReason};
 
 use super::outcomes::Outcomes;
 use super::slots::Slots;
@@ -36,8 +40,12 @@ pub struct Totals {
     pub sessions: Arc<Pool>,
     /// Bytes of snapshots.
     pub snapshots: Arc<Pool>,
-    /// Waits.
+    /// Waits and follows.
     pub streams: Arc<Pool>,
+    /// Open approvals.
+    pub approvals: Arc<Pool>,
+    /// Bytes of their texts.
+    pub approvals_bytes: Arc<Pool>,
 }
 
 /// A daemon, as its workers see it.
@@ -56,6 +64,8 @@ pub struct Hub {
     pub credentials: Credentials,
     /// What takes sessions back.
     pub leases: Arc<Leases>,
+    /// What happened.
+    pub feed: Arc<Feed>,
     /// Where sessions are.
     pub directory: Arc<Directory>,
     /// To the registry. Taken away at shutdown, so that the registry's thread ends.
@@ -91,10 +101,27 @@ impl Hub {
 
     /// What belongs to credentials that have ended goes with them.
     pub fn forget_ended(&self) {
-        for credential in self.credentials.take_ended() {
-            let sessions = self.leases.forget(credential);
+        for id in self.credentials.take_ended() {
+            let sessions = self.leases.forget(id);
             self.lanes.keyring.forget_sessions(&sessions);
-            self.lanes.keyring.forget_caller(credential);
+            self.lanes.keyring.forget_caller(id);
+            if let Some(credential) = self.credentials.get(id) {
+                self.tell_ended(&credential);
+            }
+        }
+    }
+
+    /// Tells who follows, of each end once.
+    fn tell_ended(&self, credential: &Credential) {
+        let Some(end) = credential.gate.end() else { return };
+        let (id, label) = (credential.id, credential.label.as_str());
+        let reason = if end == End::Revoked { GoneReason::Revoked } else { GoneReason::Expired };
+        let told = credential.told_end.swap(end as u8, SeqCst);
+        if told == 0 {
+            self.feed.publish(Audience::Credential(id), &Event::Unpaired { credential: id, label, reason });
+        }
+        if end == End::Revoked && told != end as u8 {
+            self.feed.publish(Audience::Credential(id), &Event::CredentialRevoked { credential: id, label });
         }
     }
 

@@ -8,8 +8,10 @@ pub mod outcomes;
 pub mod slots;
 pub mod worker;
 
+mod approvals;
 mod caller;
 mod dispatch;
+mod events;
 mod hello;
 mod lease;
 mod operator;

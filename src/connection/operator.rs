@@ -9,7 +9,9 @@ use crate::auth::gate::{End, Permit};
 use crate::auth::record::{Record, ScopeList};
 use crate::ids::{CredentialId, Fingerprint, PublicKey};
 use crate::registry::report::{Asked, Report};
+use crate::route::feed::Audience;
 use crate::wire::codes::{Code, Refusal};
+use crate::wire::events::Event;
 use crate::wire::lines::Role;
 use crate::wire::message;
 use crate::wire::object;
@@ -178,6 +180,7 @@ pub(super) fn credential_enroll(on: &Conversation, permit: Permit<'_>, request: 
     let asked: Enroll = message::params(request.params)?;
     let fingerprint = asked.public_key.fingerprint();
     let receipt = request.receipt(asked.receipt);
+    let (label, role) = (asked.label.clone(), asked.role);
     let enrolment = Enrolment {
         public_key: asked.public_key,
         label: asked.label,
@@ -189,8 +192,11 @@ pub(super) fn credential_enroll(on: &Conversation, permit: Permit<'_>, request: 
         replaces: asked.replaces,
     };
     let credential = on.hub.credentials.enroll(permit, on.peer.authority(), enrolment)?;
+    let by = on.peer.authority().credential().id;
+    log::info!("credential {credential} enrolled by {by}");
+    let paired = Event::Paired { credential, label: &label, role, by };
+    on.hub.feed.publish(Audience::Credential(credential), &paired);
     on.hub.forget_ended();
-    log::info!("credential {credential} enrolled by {}", on.peer.authority().credential().id);
     let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
     Ok(())
 }

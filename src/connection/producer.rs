@@ -7,6 +7,7 @@ use crate::auth::gate::Permit;
 use crate::ids::SessionId;
 use crate::registry::report::{self, Report};
 use crate::wire::codes::{Code, Refusal};
+use crate::wire::events::GoneReason;
 use crate::wire::message;
 use crate::wire::rows::{self, Facts};
 
@@ -51,7 +52,7 @@ pub(super) fn register(on: &mut Conversation, permit: Permit<'_>, request: Reque
     }
     // An earlier session of this connection has ended; late answers to it count until there is a new one.
     let issued = on.owned.as_ref().map_or(0, |earlier| {
-        earlier.end();
+        earlier.end(GoneReason::Unregistered);
         earlier.session.lane.issued()
     });
     // The registry looks at the gate again and holds its permit until the session is published.
@@ -80,11 +81,12 @@ pub(super) fn update(on: &mut Conversation, permit: Permit<'_>, request: Request
         (false, None) => None,
         (false, Some(_)) => return Err(Refusal::invalid("a payload goes with \"snapshot\":true")),
     };
+    let changed = params.changed();
     let facts = session.facts().updated(params)?;
     drop(permit);
     let (reply, answer) = bounded(1);
     let peer = std::sync::Arc::clone(&on.peer);
-    on.hub.report(Report::Update(report::Update { peer, session, facts, snapshot, reply }));
+    on.hub.report(Report::Update(report::Update { peer, session, facts, snapshot, changed, reply }));
     answer.recv().map_err(|_| Code::ShuttingDown)??;
     let _gone = on.peer.answer(request.id, &Nothing {}, None, receipt);
     Ok(())
@@ -102,7 +104,7 @@ pub(super) fn unregister(on: &Conversation, permit: Permit<'_>, request: &Reques
     on.session()?;
     drop(permit);
     if let Some(owned) = &on.owned {
-        owned.end();
+        owned.end(GoneReason::Unregistered);
     }
     let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
     Ok(())

@@ -11,7 +11,7 @@ use crate::ids::{CredentialId, Generation, SessionId};
 use crate::limits::HOLDERS_MAX;
 use crate::route::budget::Held;
 use crate::route::directory::Session;
-use crate::wire::lines::Range;
+use crate::wire::lines::{Range, Role};
 use crate::wire::selector::Selector;
 
 use super::dispatch::Conversation;
@@ -37,6 +37,7 @@ pub(super) struct FullStatus {
     draining: bool,
     sessions: usize,
     pending: u64,
+    approvals: u64,
     connections: Connections,
     accounts: Vec<Account>,
     credentials: Vec<Holder>,
@@ -118,10 +119,13 @@ impl FullStatus {
             &totals.outbound_bytes,
             &totals.snapshots,
             &totals.streams,
+            &totals.approvals,
+            &totals.approvals_bytes,
             keys,
             kept_results,
         ];
-        let mut holders = if all && on.peer.authority().role() == crate::wire::lines::Role::Operator {
+        let is_operator = on.peer.authority().role() == Role::Operator;
+        let mut holders = if all && is_operator {
             let mut holders = hub.credentials.all();
             holders.retain(|credential| credential.connected() > 0 || credential.shares.rejected.load(Relaxed) > 0);
             holders
@@ -145,6 +149,7 @@ impl FullStatus {
             draining: hub.draining.load(SeqCst),
             sessions: sessions.len(),
             pending: sessions.iter().map(|session| session.lane.pending()).sum(),
+            approvals: if all && is_operator { &totals.approvals } else { &own.shares.approvals }.used(),
             connections: Connections { open, unfinished_hellos },
             accounts: pools.iter().filter(|_| all).map(|pool| pool.usage().into()).collect(),
             credentials: holders.iter().map(|credential| Holder::of(credential)).collect(),

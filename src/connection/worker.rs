@@ -11,7 +11,10 @@ use serde::Serialize;
 use crate::account::Charge;
 use crate::ids::{ConnectionId, Fingerprint};
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, FRAME_MAX_BYTES, HEARTBEAT_MS};
+use crate::registry::report::Report;
+use crate::route::feed::Audience;
 use crate::route::peer::{Peer, Place};
+use crate::wire::events::{ConnectionState, Event};
 use crate::wire::frame::Opener;
 use crate::wire::message;
 use crate::wire::methods::WELCOME;
@@ -74,18 +77,19 @@ fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: 
     let outcome = |reason| Err(Outcome { reason, fingerprint: Some(fingerprint) });
 
     // Registered first, looked at again afterwards: a revocation either sees this connection or is seen by it.
-    let registered = Registered::new(hub, peer);
-    let peer = &registered.peer;
+    let mut registered = Registered::new(hub, peer);
+    let peer = Arc::clone(&registered.peer);
     if peer.authority().admit_delivery().is_err() {
         return outcome("revoked during its hello");
     }
     if hub.is_closing() {
         return outcome("daemon is ending");
     }
-    if peer.send(message::notification(WELCOME, &welcome(hub, peer, protocol))).is_err() {
+    registered.opened();
+    if peer.send(message::notification(WELCOME, &welcome(hub, &peer, protocol))).is_err() {
         return outcome("gone before its welcome");
     }
-    let conversation = Conversation::new(hub, peer, protocol);
+    let conversation = Conversation::new(hub, &peer, protocol);
     Ok(Box::new(Entered { conversation, registered, reader, opener, fingerprint, uid, _place: place, _charge: charge }))
 }
 
@@ -148,6 +152,8 @@ impl Entered {
 struct Registered {
     hub: Arc<Hub>,
     peer: Arc<Peer>,
+    /// Whether its beginning was told, so that its end is.
+    is_told: bool,
 }
 
 impl Registered {
@@ -159,7 +165,25 @@ impl Registered {
             // The sweep goes on by itself while somebody connected can expire.
             hub.clock.alarm(Instant::now());
         }
-        Self { hub: Arc::clone(hub), peer }
+        Self { hub: Arc::clone(hub), peer, is_told: false }
+    }
+
+    /// Tells who follows that it is there.
+    fn opened(&mut self) {
+        self.is_told = true;
+        self.tell(ConnectionState::Open);
+    }
+
+    fn tell(&self, state: ConnectionState) {
+        let credential = self.peer.authority().credential();
+        let connection = Event::Connection {
+            peer: self.peer.id(),
+            credential: credential.id,
+            label: &credential.label,
+            role: credential.role,
+            state,
+        };
+        self.hub.feed.publish(Audience::Credential(credential.id), &connection);
     }
 }
 
@@ -171,12 +195,17 @@ impl Drop for Registered {
             match place {
                 Place::Lane(lane) => lane.cancel(id, request),
                 Place::Registry => {
-                    self.hub.report(crate::registry::report::Report::CancelWait { connection: id, request });
+                    self.hub.report(Report::Cancel { connection: id, request });
                 }
             }
         }
+        self.hub.feed.forget(id);
         self.peer.authority().credential().disconnect(id);
         self.hub.peers.lock().remove(&id);
+        if self.is_told {
+            let is_revoked = self.peer.authority().credential().gate.end().is_some();
+            self.tell(if is_revoked { ConnectionState::Revoked } else { ConnectionState::Closed });
+        }
     }
 }
 

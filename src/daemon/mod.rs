@@ -29,11 +29,14 @@ use crate::connection::slots::Slots;
 use crate::error::{Exit, Failure};
 use crate::ids::Generation;
 use crate::limits::Limits;
+use crate::registry::approvals::Approvals;
 use crate::registry::leases::Leases;
 use crate::registry::report::{Report, Stop, StopReason};
 use crate::registry::{self, Registry};
+use crate::route::bell::Bell;
 use crate::route::clock::Clock;
 use crate::route::directory::Directory;
+use crate::route::feed::Feed;
 use crate::route::flusher::Flusher;
 use crate::route::keys::Keyring;
 use crate::route::lane::LaneBounds;
@@ -135,6 +138,7 @@ fn run(options: &Options) -> Result<(), Failure> {
 /// Every thread of a running daemon, in the order in which they are made.
 struct Daemon {
     hub: Arc<Hub>,
+    feed: JoinHandle<()>,
     registry: JoinHandle<()>,
     clock: JoinHandle<()>,
     signals: signals::Signals,
@@ -157,6 +161,10 @@ impl Daemon {
         let (ask_stop, stop) = bounded(1);
         let (reports, to_registry) = bounded(REPORTS);
         let hub = Arc::new(hub(limits, identity, credentials, leases, Stop::new(ask_stop), reports)?);
+        let feed = {
+            let feed = Arc::clone(&hub.feed);
+            thread("events", move || feed.run())?
+        };
         let registry = {
             let totals = registry::Totals {
                 sessions: Arc::clone(&hub.totals.sessions),
@@ -166,6 +174,8 @@ impl Daemon {
             let registry = Registry::new(
                 &hub.limits,
                 totals,
+                Approvals::new(hub.generation, Arc::clone(&hub.feed)),
+                Arc::clone(&hub.feed),
                 Arc::clone(&hub.leases),
                 Arc::clone(&hub.directory),
                 Arc::clone(&hub.lanes),
@@ -181,7 +191,7 @@ impl Daemon {
         };
         let signals = signals.wait_in_thread(hub.stop.clone())?;
         let acceptor = Acceptor::start(Arc::clone(&hub), root, folder, listener, lock)?;
-        Ok((Self { hub, registry, clock, signals, acceptor }, stop))
+        Ok((Self { hub, feed, registry, clock, signals, acceptor }, stop))
     }
 }
 
@@ -194,17 +204,19 @@ fn hub(
     reports: crossbeam_channel::Sender<Report>,
 ) -> Result<Hub, Failure> {
     let operators = limits.operator_connections.min(limits.connections - 1);
-    let flusher = Flusher::new().map_err(|error| {
+    let (generation, bell) = (Generation::random(), Arc::new(Bell::default()));
+    let flusher = Flusher::new(Arc::clone(&bell)).map_err(|error| {
         Failure::new(Exit::Unavailable, "start", format!("no socket pair for the flusher: {error}"))
     })?;
     let clock = Arc::new(Clock::default());
     Ok(Hub {
-        generation: Generation::random(),
+        generation,
         build: BUILD.to_owned(),
         started: jiff::Timestamp::now(),
         identity,
         credentials,
         leases: Arc::new(leases),
+        feed: Arc::new(Feed::new(generation, bell)),
         directory: Arc::new(Directory::default()),
         reports: Mutex::new(Some(reports)),
         flusher,
@@ -228,6 +240,8 @@ fn hub(
             sessions: Pool::new("sessions", limits.sessions),
             snapshots: Pool::new("snapshots-total-bytes", limits.snapshots_total_bytes),
             streams: Pool::new("streams", limits.streams),
+            approvals: Pool::new("approvals", limits.approvals),
+            approvals_bytes: Pool::new("approvals-bytes", limits.approvals_bytes),
         },
         stop,
         peers: Mutex::default(),

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::registry::report::StopReason;
+use crate::route::feed::Audience;
 use crate::wire::codes::Code;
+use crate::wire::events::Event;
 use crate::wire::lines::Role;
 use crate::wire::message;
 use crate::wire::methods::DAEMON_CLOSING;
@@ -24,10 +26,11 @@ struct Closing {
 impl Daemon {
     /// Refuses new work, lets what is pending end, tells everybody, joins every thread, gives the rendezvous back.
     pub(super) fn end(self, reason: StopReason) {
-        let Self { hub, registry, clock, signals, acceptor } = self;
+        let Self { hub, feed, registry, clock, signals, acceptor } = self;
         let reason = reason.word();
         let limit = Duration::from_millis(hub.limits.shutdown_ms);
 
+        hub.feed.publish(Audience::Everybody, &Event::ShutdownRequested { reason });
         hub.closing.store(true, SeqCst);
         hub.leases.close();
         hub.slots.close();
@@ -49,11 +52,18 @@ impl Daemon {
         let _panicked = registry.join();
         hub.leases.store_rest();
 
-        hub.flusher.wait_idle(Instant::now() + limit);
-        let undelivered: usize = peers().iter().map(|peer| peer.undelivered()).sum();
+        let deadline = Instant::now() + limit;
+        hub.feed.wait_told(deadline);
+        hub.flusher.wait_idle(deadline);
+        let kept: usize = peers().iter().map(|peer| peer.undelivered()).sum();
+        let undelivered = hub.feed.wait_told(Instant::now()) + kept as u64;
         if undelivered > 0 {
-            log::warn!("{undelivered} messages never left");
+            log::warn!("{undelivered} messages and events never left");
         }
+        hub.feed.publish(Audience::Everybody, &Event::ShutdownComplete { reason, undelivered });
+        hub.feed.wait_told(Instant::now() + LAST_WORDS);
+        hub.feed.end();
+        let _panicked = feed.join();
         for peer in peers() {
             peer.say_closing(reason);
         }

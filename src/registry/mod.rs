@@ -3,6 +3,7 @@
 //! Workers may wait for it; it never waits for a worker: it answers over channels with room for the answer and writes to
 //! peers without blocking. What it applies it admits again, and holds the permit until the directory shows it.
 
+pub mod approvals;
 pub mod leases;
 pub mod report;
 mod table;
@@ -21,13 +22,16 @@ use crate::ids::{ConnectionId, SessionId};
 use crate::limits::Limits;
 use crate::route::clock::Clock;
 use crate::route::directory::{self, Directory, Session, Snapshot};
+use crate::route::feed::{Audience, Feed};
 use crate::route::lane::{Lane, LaneBounds};
 use crate::route::peer::Peer;
 use crate::wire::codes::{Code, Refusal};
+use crate::wire::events::{Event, GoneReason};
 use crate::wire::methods::Method;
 use crate::wire::rows::Facts;
 use crate::wire::selector::Selector;
 
+use approvals::Approvals;
 use leases::{Claimed, Leases};
 use report::{Asked, Register, Registered, Report, Rotate, Step, Stop, StopReason, Update};
 use table::Table;
@@ -37,6 +41,8 @@ use waiters::Waiters;
 pub struct Registry {
     table: Table,
     waiters: Waiters,
+    approvals: Approvals,
+    feed: Arc<Feed>,
     leases: Arc<Leases>,
     directory: Arc<Directory>,
     bounds: Arc<LaneBounds>,
@@ -65,6 +71,8 @@ impl Registry {
     pub fn new(
         limits: &Limits,
         totals: Totals,
+        approvals: Approvals,
+        feed: Arc<Feed>,
         leases: Arc<Leases>,
         directory: Arc<Directory>,
         bounds: Arc<LaneBounds>,
@@ -75,6 +83,8 @@ impl Registry {
         Self {
             table: Table::default(),
             waiters: Waiters::default(),
+            approvals,
+            feed,
             leases,
             directory,
             bounds,
@@ -93,6 +103,7 @@ impl Registry {
             self.apply(report);
         }
         self.waiters.end(Code::ShuttingDown);
+        self.approvals.end_all();
     }
 
     fn apply(&mut self, report: Report) {
@@ -105,8 +116,8 @@ impl Registry {
                 }
                 let _worker_gone = reply.send(answer);
             }
-            Report::Update(Update { peer, session, facts, snapshot, reply }) => {
-                let answer = self.update(&peer, &session, facts, snapshot);
+            Report::Update(Update { peer, session, facts, snapshot, changed, reply }) => {
+                let answer = self.update(&peer, &session, facts, snapshot, &changed);
                 if answer.is_ok() {
                     self.waiters.look(&self.directory, &session);
                 }
@@ -116,12 +127,35 @@ impl Registry {
                 let answer = self.rotate(&peer, session, step);
                 let _worker_gone = reply.send(answer);
             }
-            Report::Gone { session, connection } => self.remove(session, connection),
+            Report::Gone { session, connection, reason } => self.remove(session, connection, reason),
             Report::Wait(wait) => {
                 self.clock.alarm(wait.deadline);
                 self.waiters.add(wait, &self.totals.streams, &self.directory);
             }
-            Report::CancelWait { connection, request } => self.waiters.cancel(connection, request),
+            Report::Ask(ask) => {
+                self.clock.alarm(ask.due);
+                self.approvals.ask(ask, self.table.is_draining());
+            }
+            Report::Decide(decided) => {
+                if let Err(refusal) = self.approvals.decide(&decided) {
+                    let _gone = decided.peer.refuse(decided.request, &refusal);
+                }
+                self.leave_if_drained();
+            }
+            Report::Withdraw(withdraw) => {
+                if let Err(refusal) = self.approvals.withdraw(&withdraw) {
+                    let _gone = withdraw.peer.refuse(withdraw.request, &refusal);
+                }
+                self.leave_if_drained();
+            }
+            Report::Look(look) => self.approvals.look(&look),
+            Report::Cancel { connection, request } => {
+                if self.approvals.cancel(connection, request) {
+                    self.leave_if_drained();
+                } else {
+                    self.waiters.cancel(connection, request);
+                }
+            }
             Report::Tick => self.tick(Instant::now()),
             Report::Drain(asked) => self.drain(&asked),
             Report::Stop(asked, force) => {
@@ -206,8 +240,31 @@ impl Registry {
         let lane = Lane::new(id, Arc::clone(&producer), issued, facts.max_in_flight, budget, bounds, clock);
         let session = Session::new(id, order, lane, Arc::new(facts), snapshot, self.stale, charge);
         self.directory.insert(Arc::clone(&session));
+        self.tell_registered(&session, claimed == Claimed::Back);
         self.clock.alarm(Instant::now() + self.gone);
         Ok(Registered { session, change: taken.map(|(change, _)| change) })
+    }
+
+    fn tell_registered(&self, session: &Session, resumed: bool) {
+        let facts = session.facts();
+        let registered = Event::SessionRegistered {
+            session_id: session.id,
+            title: &facts.title,
+            cwd: &facts.cwd,
+            repo_root: facts.repo_root.as_deref(),
+            pid: facts.pid,
+            credential: session.lane.producer().authority().credential().id,
+            resumed,
+        };
+        self.feed.publish(Audience::Session(session.id, Arc::clone(&facts)), &registered);
+        if !facts.runtimes.is_empty() {
+            self.tell_runtimes(session.id, &facts);
+        }
+    }
+
+    fn tell_runtimes(&self, session_id: SessionId, facts: &Arc<Facts>) {
+        let detected = Event::RuntimesDetected { session_id, runtimes: &facts.runtimes };
+        self.feed.publish(Audience::Session(session_id, Arc::clone(facts)), &detected);
     }
 
     /// What is known of a session's commands goes with its lease.
@@ -238,6 +295,7 @@ impl Registry {
         session: &Arc<Session>,
         facts: Facts,
         snapshot: Option<Vec<u8>>,
+        changed: &[&'static str],
     ) -> Result<(), Refusal> {
         let _permit = peer.authority().admit(Method::SessionUpdate)?;
         if !self.table.owns(session.id, peer.id()) {
@@ -248,6 +306,12 @@ impl Registry {
         }
         let snapshot = self.keep(peer.authority(), snapshot)?;
         self.directory.update(session, facts, snapshot);
+        let facts = session.facts();
+        let updated = Event::SessionUpdated { session_id: session.id, title: &facts.title, changed };
+        self.feed.publish(Audience::Session(session.id, Arc::clone(&facts)), &updated);
+        if changed.contains(&"runtimes") {
+            self.tell_runtimes(session.id, &facts);
+        }
         Ok(())
     }
 
@@ -258,9 +322,12 @@ impl Registry {
         Ok(Some(Snapshot { bytes, _charge: charge }))
     }
 
-    fn remove(&mut self, id: SessionId, connection: ConnectionId) {
+    fn remove(&mut self, id: SessionId, connection: ConnectionId, reason: GoneReason) {
         if self.table.remove(id, connection) {
             if let Some(session) = self.directory.remove(id) {
+                let facts = session.facts();
+                let gone = Event::SessionGone { session_id: id, title: &facts.title, reason };
+                self.feed.publish(Audience::Session(id, Arc::clone(&facts)), &gone);
                 session.lane.end(Code::SessionLost);
                 session.release();
             }
@@ -272,12 +339,14 @@ impl Registry {
     fn tick(&mut self, now: Instant) {
         self.waiters.expire(now);
         self.expire_leases(now);
-        let mut next = self.waiters.next();
+        self.approvals.expire(now);
+        self.leave_if_drained();
+        let mut next = [self.waiters.next(), self.approvals.next()].into_iter().flatten().min();
         for session in self.directory.all() {
             let due = session.last_seen() + self.gone;
             if due <= now {
                 log::info!("session {} was not heard for {} s: removed", session.id, self.gone.as_secs());
-                self.remove(session.id, session.lane.producer().id());
+                self.remove(session.id, session.lane.producer().id(), GoneReason::Silent);
             } else {
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
@@ -288,7 +357,7 @@ impl Registry {
     }
 
     fn leave_if_drained(&self) {
-        if self.table.is_drained() {
+        if self.table.is_drained() && self.approvals.is_empty() {
             self.stop.request(StopReason::Drained);
         }
     }

@@ -9,10 +9,12 @@ use crate::ids::{ConnectionId, PublicKey, RotationId, SessionId};
 use crate::route::directory::Session;
 use crate::route::peer::Peer;
 use crate::wire::codes::Refusal;
+use crate::wire::events::GoneReason;
 use crate::wire::rows::Facts;
 use crate::wire::selector::Selector;
 use crate::wire::transcript::Hash;
 
+use super::approvals::{Ask, Decided, Look, Withdraw};
 use super::leases::{Claim, Staged};
 
 /// Something happened on a connection.
@@ -29,12 +31,22 @@ pub enum Report {
         session: SessionId,
         /// Who owned it.
         connection: ConnectionId,
+        /// Why.
+        reason: GoneReason,
     },
     /// A caller waits for a session.
     Wait(Wait),
-    /// It no longer does.
-    CancelWait {
-        /// Who.
+    /// A caller asks a person.
+    Ask(Ask),
+    /// An operator decides.
+    Decide(Decided),
+    /// A caller takes back what it has asked.
+    Withdraw(Withdraw),
+    /// Somebody wants to see what was asked.
+    Look(Look),
+    /// Nobody waits any more for a request that waits here.
+    Cancel {
+        /// Whose.
         connection: ConnectionId,
         /// Its request.
         request: u64,
@@ -95,6 +107,8 @@ pub struct Update {
     pub facts: Facts,
     /// A new state.
     pub snapshot: Option<Vec<u8>>,
+    /// What changes.
+    pub changed: Vec<&'static str>,
     /// Whether it was taken.
     pub reply: Sender<Result<(), Refusal>>,
 }

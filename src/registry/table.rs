@@ -57,6 +57,11 @@ impl Table {
         self.draining = true;
     }
 
+    /// Whether nobody new is taken.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// Draining, and the last session has ended.
     pub fn is_drained(&self) -> bool {
         self.draining && self.owners.is_empty()

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::threads;
 
+use super::bell::Bell;
 use super::outbound::Flushed;
 use super::peer::Peer;
 
@@ -32,16 +33,18 @@ pub struct Flusher {
     idle: Condvar,
     wake: UnixStream,
     woken: UnixStream,
+    /// Rung when somebody has read all that was kept for it.
+    emptied: Arc<Bell>,
 }
 
 impl Flusher {
     /// Without a thread yet.
-    pub fn new() -> io::Result<Arc<Self>> {
+    pub fn new(emptied: Arc<Bell>) -> io::Result<Arc<Self>> {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let state = State { new: Vec::new(), held: Vec::new(), running: false, thread: None };
-        Ok(Arc::new(Self { state: Mutex::new(state), idle: Condvar::new(), wake, woken }))
+        Ok(Arc::new(Self { state: Mutex::new(state), idle: Condvar::new(), wake, woken, emptied }))
     }
 
     /// Takes over a peer that has begun to keep something. Where no thread can be had the peer is cut.
@@ -139,6 +142,9 @@ impl Flusher {
                 .map(|(peer, _)| peer.id())
                 .collect();
             self.state.lock().held.retain(|peer| !done.contains(&peer.id()));
+            if !done.is_empty() {
+                self.emptied.ring();
+            }
         }
     }
 }

@@ -313,6 +313,11 @@ impl Outbound {
         self.state.lock().rest.len()
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.state.lock().ended
+    }
+
     /// Ends it: what is kept is dropped, and both directions of the socket are shut, so that its reader wakes.
     pub fn cut(&self) {
         self.end(&mut self.state.lock());

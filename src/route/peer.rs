@@ -200,6 +200,11 @@ impl Peer {
         self.outbound.try_cut()
     }
 
+    /// Whether it was cut.
+    pub fn has_ended(&self) -> bool {
+        self.outbound.has_ended()
+    }
+
     /// Bytes it has not read.
     pub fn kept(&self) -> u64 {
         self.outbound.kept()

@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::error::Exit;
 use crate::ids::{RotationId, SessionId};
+use crate::wire::approvals::Outcome;
 use crate::wire::object;
 
 macro_rules! codes {
@@ -70,6 +71,8 @@ codes! {
     RotationPending "rotation-pending" Conflict false "another rotation of that key is pending";
     RotationNotFound "rotation-not-found" NotFound false "no such rotation is pending";
     CredentialNotFound "credential-not-found" NotFound false "there is no such credential";
+    ApprovalNotFound "approval-not-found" NotFound false "there is no such approval";
+    AlreadyDecided "already-decided" Conflict false "that approval has ended";
     LastOperator "last-operator" Conflict false "the last operator credential cannot be revoked";
     AlreadyEnrolled "already-enrolled" Conflict false "that key has a record that is not revoked";
     SessionsLive "sessions-live" Conflict false "sessions are registered";
@@ -136,6 +139,8 @@ pub struct Refusal {
     pub rotation_id: Option<RotationId>,
     /// What became of the command.
     pub delivery: Option<Delivery>,
+    /// What an approval has come to.
+    pub outcome: Option<Box<Outcome>>,
 }
 
 impl From<Code> for Refusal {
@@ -148,6 +153,7 @@ impl From<Code> for Refusal {
             sessions: Vec::new(),
             rotation_id: None,
             delivery: None,
+            outcome: None,
         }
     }
 }
@@ -213,6 +219,7 @@ impl Refusal {
                 delivery: self.delivery,
                 resource: self.resource.map(str::to_owned),
                 rotation_id: self.rotation_id,
+                outcome: self.outcome.clone(),
                 candidates,
                 sessions,
             }),
@@ -258,6 +265,9 @@ pub struct ErrorData {
     /// With `rotation-pending`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation_id: Option<RotationId>,
+    /// With `already-decided`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Box<Outcome>>,
     /// With `ambiguous`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Candidate>,

@@ -194,6 +194,11 @@ pub fn notification(method: &str, params: &impl Serialize) -> Plaintext {
     Plaintext::new(&CallHeader { jsonrpc: "2.0", id: None, method, params }, None)
 }
 
+/// A notification with a payload of ours.
+pub fn notification_with(method: &str, params: &impl Serialize, payload: &[u8]) -> Plaintext {
+    Plaintext::new(&CallHeader { jsonrpc: "2.0", id: None, method, params }, Some(payload))
+}
+
 /// An answer; `result` is the text that a receipt is about.
 pub fn answer(id: u64, result: &RawValue, receipt: Option<&str>, payload: Option<&[u8]>) -> Plaintext {
     Plaintext::new(&AnswerHeader { jsonrpc: "2.0", id, result, receipt }, payload)

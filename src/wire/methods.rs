@@ -48,6 +48,12 @@ methods! {
     SessionGet "session.get" [Caller Operator] false;
     SessionSend "session.send" [Caller] true;
     SessionWait "session.wait" [Caller Operator] false;
+    ApprovalRequest "approval.request" [Caller] true;
+    ApprovalList "approval.list" [Caller Operator] false;
+    ApprovalWithdraw "approval.withdraw" [Caller] false;
+    ApprovalDecide "approval.decide" [Operator] false;
+    EventsSubscribe "events.subscribe" [Caller Operator] false;
+    EventsUnsubscribe "events.unsubscribe" [Caller Operator] false;
     DaemonStatus "daemon.status" [Caller Operator] false;
     CredentialList "credential.list" [Operator] false;
     CredentialEnroll "credential.enroll" [Operator] false;
@@ -63,6 +69,10 @@ pub const COMMAND: &str = "command";
 pub const CANCEL: &str = "$/cancel";
 /// The daemon, to producers, before it ends.
 pub const DAEMON_CLOSING: &str = "daemon.closing";
+/// The daemon, to an asker: its question was taken.
+pub const APPROVAL_PENDING: &str = "approval.pending";
+/// The daemon, to a subscriber: what happened.
+pub const EVENTS: &str = "events";
 /// The daemon's first frame to a peer that it lets in.
 pub const WELCOME: &str = "welcome";
 /// The daemon's first and last frame to a peer that it does not let in.

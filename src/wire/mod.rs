@@ -3,7 +3,9 @@
 //! Owns every shape of docs/protocol.md and no policy: nothing here knows credentials, sessions or sockets' owners.
 //! Lengths are compared before a buffer exists; each parser runs once per message.
 
+pub mod approvals;
 pub mod codes;
+pub mod events;
 pub mod frame;
 pub mod json;
 pub mod lines;

@@ -40,6 +40,15 @@ pub struct Terminal {
     pub program: Option<String>,
 }
 
+impl Terminal {
+    /// Refuses what no line can show.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let Self { tty, tmux_pane, tmux_socket, iterm_session, term_session, program } = self;
+        let texts = [tty, tmux_pane, tmux_socket, iterm_session, term_session, program];
+        texts.into_iter().flatten().try_for_each(|text| plain("terminal", text, TITLE_MAX_BYTES))
+    }
+}
+
 /// A command that a session offers. What else is said of it is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandOffer {
@@ -123,6 +132,21 @@ pub struct Update {
     pub receipt: bool,
 }
 
+impl Update {
+    /// The names of what stands in it.
+    pub fn changed(&self) -> Vec<&'static str> {
+        let parts = [
+            ("title", self.title.is_some()),
+            ("labels", self.labels.is_some()),
+            ("commands", self.commands.is_some()),
+            ("runtimes", self.runtimes.is_some()),
+            ("info", self.info.is_some()),
+            ("snapshot", self.snapshot),
+        ];
+        parts.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+    }
+}
+
 /// What is known of a session.
 #[derive(Debug, Clone, Serialize)]
 pub struct Facts {
@@ -182,6 +206,17 @@ impl Facts {
         Ok(facts)
     }
 
+    /// What they take in memory, about.
+    pub fn bytes(&self) -> usize {
+        const ENTRY: usize = 64;
+        let texts = self.title.len() + self.cwd.len() + self.repo_root.as_ref().map_or(0, String::len);
+        let offer = |offer: &CommandOffer| ENTRY + offer.name.len() + offer.description.as_ref().map_or(0, String::len);
+        let commands: usize = self.commands.iter().map(offer).sum();
+        let runtimes: usize = self.runtimes.iter().map(|runtime| ENTRY + runtime.get().len()).sum();
+        let labels = ENTRY * self.labels.len() + labels_bytes(&self.labels);
+        4 * ENTRY + texts + labels + commands + runtimes + self.info.as_ref().map_or(0, |info| info.get().len())
+    }
+
     /// Whether the session offers the command.
     pub fn offers(&self, command: &str) -> bool {
         self.commands.iter().any(|offer| offer.name == command)
@@ -203,10 +238,7 @@ impl Facts {
             return Err(Refusal::invalid("pid is not a process id"));
         }
         if let Some(terminal) = &self.terminal {
-            let Terminal { tty, tmux_pane, tmux_socket, iterm_session, term_session, program } = terminal;
-            for text in [tty, tmux_pane, tmux_socket, iterm_session, term_session, program].into_iter().flatten() {
-                plain("terminal", text, TITLE_MAX_BYTES)?;
-            }
+            terminal.check()?;
         }
         check_labels(&self.labels)?;
         check_commands(&self.commands)?;

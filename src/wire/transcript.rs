@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
-use crate::ids::{PublicKey, RotationId, SessionId, Signature};
+use crate::ids::{ApprovalId, Generation, PublicKey, RotationId, SessionId, Signature};
 
 const TRANSCRIPT: &[u8] = b"usher/1 transcript\n";
 const DAEMON_PROOF: &[u8] = b"usher/1 daemon proof\n";
@@ -15,6 +15,7 @@ const INCOMPATIBLE: &[u8] = b"usher/1 incompatible\n";
 const RECEIPT: &[u8] = b"usher/1 receipt\n";
 const LEASE: &[u8] = b"usher/1 lease\n";
 const STAGE: &[u8] = b"usher/1 stage\n";
+const DECISION: &[u8] = b"usher/1 decision\n";
 const TO_DAEMON: &[u8] = b"usher/1 client to daemon";
 const TO_CLIENT: &[u8] = b"usher/1 daemon to client";
 
@@ -96,6 +97,17 @@ pub enum Statement {
         /// The key that is to follow.
         new_key: PublicKey,
     },
+    /// A decider's key, over what it was shown.
+    Decision {
+        /// The daemon that asked.
+        generation: Generation,
+        /// The approval.
+        approval: ApprovalId,
+        /// SHA-256 of its text.
+        text: Hash,
+        /// Or rejected.
+        is_approved: bool,
+    },
 }
 
 impl Statement {
@@ -108,6 +120,9 @@ impl Statement {
             Self::Receipt { t3, request, result } => [RECEIPT, t3, request, result].concat(),
             Self::Lease { t3, session } => [LEASE, t3, &session.0].concat(),
             Self::Stage { t3, session, rotation, new_key } => [STAGE, t3, &session.0, &rotation.0, &new_key.0].concat(),
+            Self::Decision { generation, approval, text, is_approved } => {
+                [DECISION, &generation.0, &approval.0, text, &[u8::from(*is_approved)]].concat()
+            }
         }
     }
 

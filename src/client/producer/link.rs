@@ -213,7 +213,7 @@ impl Session {
                 self.request(core, id, &method, params.as_deref(), payload);
                 None
             }
-            Incoming::Notification { method, params } => {
+            Incoming::Notification { method, params, .. } => {
                 #[derive(Deserialize)]
                 struct Cancel {
                     id: u64,
