@@ -38,7 +38,8 @@ MIB = 1 << 20
 # In the order of the page's table.
 METHODS = """
 session.register session.update session.heartbeat session.unregister session.stage_key session.confirm_key session.list
-session.get session.send session.wait daemon.status credential.list credential.enroll credential.revoke credential.renew daemon.drain daemon.stop
+session.get session.send session.wait approval.request approval.list approval.withdraw approval.decide
+events.subscribe events.unsubscribe daemon.status credential.list credential.enroll credential.revoke credential.renew daemon.drain daemon.stop
 """.split()
 SOON = 10.0
 INSTANT = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\Z"
@@ -1333,7 +1334,8 @@ class TestStatus(Case):
     def test_status_has_every_field_of_the_page(self):
         for role in ("caller", "operator"):
             status = self.connect(role).call("daemon.status", {}).result
-            required = "generation build protocol pid started draining sessions pending connections accounts credentials"
+            required = "generation build protocol pid started draining sessions pending approvals connections"
+            required += " accounts credentials"
             required += " more_credentials budgets more_budgets"
             wire.keys_of(status, required.split(), what="status")
             self.assertEqual(set(status["connections"]), {"open", "unfinished_hellos"})
@@ -1345,13 +1347,110 @@ class TestStatus(Case):
             for account in status["accounts"]:
                 self.assertEqual(set(account), {"name", "used", "peak", "limit", "refused"})
             names = """connections operators sessions leases queued queued-bytes inbound-bytes outbound-bytes
-                snapshots-total-bytes streams keys kept-results-bytes"""
+                snapshots-total-bytes streams approvals approvals-bytes keys kept-results-bytes"""
             self.assertEqual([account["name"] for account in status["accounts"]], names.split())
             names = "credential label role connections sessions in_flight queued queued_bytes outbound_bytes rejected"
             for credential in status["credentials"]:
                 self.assertEqual(set(credential), set(names.split()))
             if role == "caller":
                 self.assertEqual([credential["role"] for credential in status["credentials"]], ["caller"])
+
+
+class TestApprovals(Case):
+    def ask(self, caller, **params):
+        number = caller.start("approval.request", {"summary": token(), **params}, b'"what it is about"')
+        pending = caller.next_notification("approval.pending").params
+        self.assertEqual(set(pending), {"request", "approval_id", "expires"})
+        self.assertEqual(pending["request"], number)
+        self.assertRegex(pending["expires"], INSTANT)
+        return number, pending["approval_id"]
+
+    def rows(self, peer, approval_id):
+        return json.loads(peer.call("approval.list", {"approval_id": approval_id}).payload)
+
+    def test_a_question_is_shown_signed_and_told(self):
+        caller, operator = self.connect("caller"), self.connect("operator")
+        number, approval_id = self.ask(caller, cwd="/srv", ttl_ms=60_000)
+        row, = self.rows(operator, approval_id)
+        self.assertEqual(set(row), {"approval_id", "state", "asked", "expires", "text"})
+        shown = json.loads(row["text"])
+        self.assertEqual(set(shown), {"summary", "detail", "asker", "asked", "expires"})
+        self.assertEqual(set(shown["asker"]), {"credential", "label", "cwd"})
+        self.assertEqual((shown["detail"], row["state"]), ("what it is about", "open"))
+        text, key = row["text"].encode(), self.identity("operator").key
+        params = {"approval_id": approval_id, "decision": "approved", "reason": "fine"}
+        wrong = wire.decision(key, operator, approval_id, text, False)
+        self.refuses("invalid-params", operator.call, "approval.decide", {**params, "signature": wrong})
+        params["signature"] = wire.decision(key, operator, approval_id, text, True)
+        decided = operator.call("approval.decide", params).result
+        self.assertEqual(set(decided), {"approval_id", "decision", "decided"})
+        answer = caller.finish(number)
+        self.assertEqual(answer.payload, text)
+        self.assertEqual(set(answer.result), {"approval_id", "decision", "decided", "by", "reason", "signature"})
+        self.assertEqual(set(answer.result["by"]), {"credential", "label", "public_key"})
+        late = self.refuses("already-decided", operator.call, "approval.decide", params)
+        self.assertEqual(late.data["outcome"], answer.result)
+
+    def test_a_question_ends_by_its_time_its_asker_and_its_connection(self):
+        caller, operator = self.connect("caller"), self.connect("operator")
+        number, _ = self.ask(caller, ttl_ms=30)
+        self.assertEqual(caller.finish(number).result["decision"], "expired")
+        number, approval_id = self.ask(caller)
+        caller.call("approval.withdraw", {"approval_id": approval_id})
+        self.assertEqual(caller.finish(number).result["reason"], "withdrawn")
+        number, _ = self.ask(caller)
+        caller.cancel(number)
+        self.refuses("cancelled", caller.finish, number)
+        number, approval_id = self.ask(caller)
+        caller.drop()
+        self.eventually(lambda: self.rows(operator, approval_id)[0]["state"] == "cancelled")
+        self.assertEqual(self.rows(operator, approval_id)[0]["outcome"]["reason"], "asker-gone")
+        self.refuses("approval-not-found", operator.call, "approval.decide", {
+            "approval_id": wire.b64(bytes(16)), "decision": "rejected", "signature": wire.b64(bytes(64)),
+        })
+
+
+class TestEvents(Case):
+    def events(self, connection, subscription, until):
+        """Events of a subscription up to one of this kind; each once and in order."""
+        seen = []
+        while not seen or seen[-1]["kind"] != until:
+            message = connection.next_notification("events")
+            self.assertEqual(message.params["subscription"], subscription)
+            seen += json.loads(message.payload)
+        numbers = [int(event["cursor"].split(":")[1]) for event in seen]
+        self.assertEqual(numbers, sorted(set(numbers)))
+        for event in seen:
+            self.assertRegex(event["ts"], INSTANT)
+        return seen
+
+    def test_a_sessions_life_is_told_and_can_be_told_again(self):
+        caller = self.connect("caller")
+        label = token()
+        params = {"selector": {"labels": {"interop": label}}}
+        subscribed = caller.call("events.subscribe", params).result
+        self.assertEqual(set(subscribed), {"subscription", "cursor"})
+        connection, session_id = self.register(labels={"interop": label})
+        connection.call("session.update", {"title": "other"})
+        connection.call("session.unregister", {})
+        seen = self.events(caller, subscribed["subscription"], "session-gone")
+        self.assertEqual([event["kind"] for event in seen], ["session-registered", "session-updated", "session-gone"])
+        self.assertEqual({event["session_id"] for event in seen}, {session_id})
+        self.assertEqual((seen[1]["changed"], seen[2]["reason"]), (["title"], "unregistered"))
+        caller.call("events.unsubscribe", {"subscription": subscribed["subscription"]})
+        again = caller.call("events.subscribe", {**params, "since": seen[0]["cursor"], "follow": False}).result
+        message = caller.next_notification("events")
+        self.assertEqual(message.params, {"subscription": again["subscription"], "ended": True})
+        self.assertEqual(json.loads(message.payload), seen[1:])
+
+    def test_a_cursor_of_another_start_is_told_as_a_gap(self):
+        caller = self.connect("caller")
+        since = wire.b64(bytes(16)) + ":7"
+        caller.call("events.subscribe", {"since": since, "follow": False})
+        first = json.loads(caller.next_notification("events").payload)[0]
+        self.assertEqual((first["kind"], first["reason"], "missed" in first), ("lagged", "restart", False))
+        for params in ({"since": "soon"}, {"kinds": ["other"]}, {"selector": {"repo": "relative"}}):
+            self.refuses("invalid-params", caller.call, "events.subscribe", params)
 
 
 class TestCredentials(Case):

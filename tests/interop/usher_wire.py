@@ -36,13 +36,18 @@ METHODS = {
         "session.register", "session.update", "session.heartbeat", "session.unregister", "session.stage_key",
         "session.confirm_key",
     },
-    "caller": {"session.list", "session.get", "session.send", "session.wait", "daemon.status"},
+    "caller": {
+        "session.list", "session.get", "session.send", "session.wait", "approval.request", "approval.list",
+        "approval.withdraw", "events.subscribe", "events.unsubscribe", "daemon.status",
+    },
     "operator": {
-        "session.list", "session.get", "session.wait", "daemon.status", "credential.list", "credential.enroll",
+        "session.list", "session.get", "session.wait", "approval.list", "approval.decide", "events.subscribe",
+        "events.unsubscribe", "daemon.status", "credential.list", "credential.enroll",
         "credential.revoke", "credential.renew", "daemon.drain", "daemon.stop",
     },
 }
-PAYLOAD_OUT = {"session.list", "session.get", "session.send", "credential.list"}
+PAYLOAD_OUT = {"session.list", "session.get", "session.send", "credential.list", "approval.request", "approval.list"}
+NOTIFICATIONS = {"$/cancel", "daemon.closing", "approval.pending", "events"}
 TIMEOUT = 10.0
 
 
@@ -705,7 +710,7 @@ class Connection:
                 raise Violation("a message without a method or params")
             message = Message(header["method"], header["params"], header.get("id"), payload)
             if message.id is None:
-                if payload is not None:
+                if payload is not None and message.method != "events":
                     raise Violation("a notification with a payload")
                 return message
             if type(message.id) is not int or message.id < self._next_remote_id:
@@ -751,7 +756,7 @@ class Connection:
                         pass
                     elif message.method == "closing":
                         end = has_keys(message.params, ("reason",), what="closing")["reason"]
-                    elif message.method in ("$/cancel", "daemon.closing"):
+                    elif message.method in NOTIFICATIONS:
                         self._notifications.append(message)
                     self._changed.notify_all()
                 if message is not None and message.id is not None:
@@ -917,6 +922,14 @@ def check_error(error):
 
 
 # ---------------------------------------------------------------- receipts
+
+
+def decision(key, connection, approval_id, text, approved):
+    """A decider's signature over what it was shown."""
+    digest = hashlib.sha256(text).digest()
+    generation = unb64(connection.generation, 16)
+    byte = b"\x01" if approved else b"\x00"
+    return b64(key.sign(b"usher/1 decision\n" + generation + unb64(approval_id, 16) + digest + byte))
 
 
 @dataclasses.dataclass(frozen=True)
