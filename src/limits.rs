@@ -208,6 +208,8 @@ limits! {
     gone_ms = "gone-ms": 120_000;
     /// ms after its deadline for which a command still holds its place at the producer
     settle_ms = "settle-ms": 5_000;
+    /// ms after a start before which a daemon makes no room for a successor
+    settled_ms = "settled-ms": 30_000;
     /// ms that pending commands get at shutdown, and then the last frames
     shutdown_ms = "shutdown-ms": 5_000;
 }

@@ -22,6 +22,7 @@ mod library;
 mod load;
 mod operators;
 mod project;
+mod quiescence;
 mod rendezvous;
 mod revocation;
 mod rotation;

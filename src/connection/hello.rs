@@ -13,6 +13,7 @@ use crate::account::Charge;
 use crate::auth::gate::{Authority, End};
 use crate::auth::hello::{Choice, Finished, challenge, choose, incompatible};
 use crate::ids::{ConnectionId, Fingerprint};
+use crate::limits::PROTOCOL_MAX;
 use crate::registry::busy;
 use crate::route::outbound::Outbound;
 use crate::route::peer::Peer;
@@ -179,10 +180,16 @@ fn part(hub: &Hub, socket: &UnixStream, reader: &mut Reader, first: &[u8], hello
         return not_in;
     }
     let proof = reader.line(deadline).ok().and_then(|line| lines::read_proof(&line).ok());
-    let signed = proof.zip(hub.credentials.find(hello.credential)).is_some_and(|(proof, credential)| {
-        credential.gate.end().is_none() && statement.is_signed_by(credential.public_key, &proof)
-    });
-    NotIn::stranger(if signed { "incompatible, authenticated" } else { "incompatible" })
+    let credential = hub.credentials.find(hello.credential).filter(|credential| credential.gate.end().is_none());
+    let signed =
+        credential.zip(proof).filter(|(credential, proof)| statement.is_signed_by(credential.public_key, proof));
+    if let Some((credential, _)) = &signed {
+        let is_producer = credential.role == Role::Producer && hello.role == Role::Producer;
+        if is_producer && hello.protocol.min > PROTOCOL_MAX {
+            hub.quiescence.successor_waits();
+        }
+    }
+    NotIn::stranger(if signed.is_some() { "incompatible, authenticated" } else { "incompatible" })
 }
 
 /// A few hundred bytes into an empty buffer: never waits.

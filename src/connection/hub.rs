@@ -21,6 +21,7 @@ use crate::route::feed::{Audience, Feed};
 use crate::route::flusher::Flusher;
 use crate::route::lane::LaneBounds;
 use crate::route::peer::Peer;
+use crate::route::quiescence::Quiescence;
 use crate::wire::events::{Event, GoneReason};
 
 use super::outcomes::Outcomes;
@@ -72,6 +73,8 @@ pub struct Hub {
     pub reports: Mutex<Option<Sender<Report>>>,
     /// The next deadline.
     pub clock: Arc<Clock>,
+    /// Whether there is anything to stay for.
+    pub quiescence: Arc<Quiescence>,
     /// For what sockets do not take.
     pub flusher: Arc<Flusher>,
     /// For lanes, and for counting what is pending.

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::limits::Limits;
 
@@ -30,6 +31,8 @@ pub struct Slots {
     connections_max: usize,
     unfinished_max: usize,
     state: Mutex<State>,
+    /// The last connection has ended.
+    empty: Condvar,
 }
 
 /// One connection's place; given back when dropped.
@@ -46,6 +49,7 @@ impl Slots {
             connections_max: size(limits.connections),
             unfinished_max: size(limits.unfinished_hellos),
             state: Mutex::new(State::default()),
+            empty: Condvar::new(),
         })
     }
 
@@ -79,6 +83,19 @@ impl Slots {
         }
     }
 
+    /// Waits until nobody is connected, or until the deadline.
+    pub fn wait_empty(&self, deadline: Instant) {
+        let mut state = self.state.lock();
+        while state.connected > 0 && !self.empty.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    fn gone(&self, state: &mut State) {
+        state.connected -= 1;
+        if state.connected == 0 {
+            self.empty.notify_all();
+        }
+    }
+
     /// Connections now, and how many of them have not finished their hello.
     pub fn count(&self) -> (usize, usize) {
         let state = self.state.lock();
@@ -107,7 +124,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = self.slots.state.lock();
         if state.unfinished.remove(&self.number).is_some() {
-            state.connected -= 1;
+            self.slots.gone(&mut state);
         }
     }
 }
@@ -119,7 +136,7 @@ pub struct Finished {
 
 impl Drop for Finished {
     fn drop(&mut self) {
-        self.slots.state.lock().connected -= 1;
+        self.slots.gone(&mut self.slots.state.lock());
     }
 }
 

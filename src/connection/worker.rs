@@ -158,6 +158,7 @@ struct Registered {
 
 impl Registered {
     fn new(hub: &Arc<Hub>, peer: Arc<Peer>) -> Self {
+        hub.quiescence.connected();
         hub.peers.lock().insert(peer.id(), Arc::clone(&peer));
         let connection: Arc<Peer> = Arc::clone(&peer);
         peer.authority().credential().connect(peer.id(), connection);
@@ -202,6 +203,7 @@ impl Drop for Registered {
         self.hub.feed.forget(id);
         self.peer.authority().credential().disconnect(id);
         self.hub.peers.lock().remove(&id);
+        self.hub.quiescence.disconnected();
         if self.is_told {
             let is_revoked = self.peer.authority().credential().gate.end().is_some();
             self.tell(if is_revoked { ConnectionState::Revoked } else { ConnectionState::Closed });

@@ -1,7 +1,7 @@
 //! Accepts connections: looks at the peer's uid before any byte, finds a slot, hands it to a worker. Binds the socket
 //! again when its path vanishes.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ const PAUSE_MS: u16 = 100;
 
 /// Connections that are taken between two looks at the end: whoever connects without end must not keep the daemon from it.
 const BATCH: usize = 64;
+
+/// Said in front of the end.
+const LEAVE: &[u8] = b"l";
 
 /// How often a socket that has vanished is bound again when that failed: nobody tells when the path is free.
 const AGAIN_MS: u16 = 500;
@@ -71,15 +74,29 @@ impl Acceptor {
         drop(self.end);
         self.thread.join().ok()
     }
+
+    /// The same, but nobody is turned away: who comes from now on finds no socket, and who has come is accepted.
+    pub(super) fn leave(self) -> Option<(Listener, Workers)> {
+        let _ended_already = (&self.end).write_all(LEAVE);
+        self.end()
+    }
 }
 
 impl Accepting {
     fn run(mut self) -> (Listener, Workers) {
         loop {
             match self.wait() {
-                Woken::End => return (self.listener, self.workers),
+                Woken::End => {
+                    if (&self.end).read(&mut [0]).is_ok_and(|count| count > 0) {
+                        self.listener.unlink();
+                        self.accept_waiting();
+                    }
+                    return (self.listener, self.workers);
+                }
                 Woken::Folder => self.bind_again(),
-                Woken::Listener => self.accept_some(),
+                Woken::Listener => {
+                    self.accept_some();
+                }
             }
         }
     }
@@ -104,19 +121,26 @@ impl Accepting {
         }
     }
 
-    fn accept_some(&mut self) {
+    /// All that have connected before the socket went.
+    fn accept_waiting(&mut self) {
+        while self.accept_some() {}
+    }
+
+    /// Whether there may be more.
+    fn accept_some(&mut self) -> bool {
         for _ in 0..BATCH {
             match self.listener.accept() {
                 Ok(socket) => self.take(socket),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.hub.outcomes.tell("not accepted", || format!("a connection was not accepted: {error}"));
                     self.pause();
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn take(&mut self, socket: UnixStream) {

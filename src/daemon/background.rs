@@ -102,9 +102,8 @@ fn failed(message: String) -> Failure {
 fn spawn(exe: &Path, options: &Options, root: &Path, word: &OwnedFd, log: &impl AsRawFd) -> nix::Result<Pid> {
     let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| nix::Error::EINVAL);
     let mut args = vec![text(b"usherd")?, text(b"--detached")?];
-    for limit in &options.given {
-        args.push(text(b"--limit")?);
-        args.push(text(limit.as_bytes())?);
+    for given in &options.given {
+        args.push(text(given.as_bytes())?);
     }
     let mut environment = vec![text(&[b"USHER_DIR=", root.as_os_str().as_bytes()].concat())?];
     for name in KEPT {

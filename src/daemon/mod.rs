@@ -41,6 +41,7 @@ use crate::route::flusher::Flusher;
 use crate::route::keys::Keyring;
 use crate::route::lane::LaneBounds;
 use crate::route::pending::Pending;
+use crate::route::quiescence::Quiescence;
 use crate::store::socket::Listener;
 use crate::store::{Dir, Lock, Paths, Problem, StoreError, paths};
 use crate::threads;
@@ -121,8 +122,18 @@ fn run(options: &Options) -> Result<(), Failure> {
     let folder = root.create_sub(paths::SOCKET_FOLDER).map_err(store_failure)?;
     let listener = Listener::bind(&folder, &lock).map_err(store_failure)?;
 
-    let (daemon, stop) =
-        Daemon::start(&limits, identity, credentials, leases, root, folder, listener, Arc::clone(&lock), signals)?;
+    let (daemon, stop) = Daemon::start(
+        &limits,
+        options.idle_exit,
+        identity,
+        credentials,
+        leases,
+        root,
+        folder,
+        listener,
+        Arc::clone(&lock),
+        signals,
+    )?;
     log::info!("{BUILD} is ready in {}, generation {}", paths.root().display(), daemon.hub.generation);
     if options.mode == RunMode::Detached {
         background::tell_launcher(background::READY);
@@ -149,6 +160,7 @@ impl Daemon {
     #[expect(clippy::too_many_arguments, reason = "everything that the set-up has made, handed over once")]
     fn start(
         limits: &Limits,
+        idle_exit: Option<Duration>,
         identity: Arc<Identity>,
         credentials: Credentials,
         leases: Leases,
@@ -160,7 +172,7 @@ impl Daemon {
     ) -> Result<(Self, Receiver<StopReason>), Failure> {
         let (ask_stop, stop) = bounded(1);
         let (reports, to_registry) = bounded(REPORTS);
-        let hub = Arc::new(hub(limits, identity, credentials, leases, Stop::new(ask_stop), reports)?);
+        let hub = Arc::new(hub(limits, idle_exit, identity, credentials, leases, Stop::new(ask_stop), reports)?);
         let feed = {
             let feed = Arc::clone(&hub.feed);
             thread("events", move || feed.run())?
@@ -181,6 +193,7 @@ impl Daemon {
                 Arc::clone(&hub.lanes),
                 Arc::clone(&hub.clock),
                 hub.stop.clone(),
+                Arc::clone(&hub.quiescence),
                 Arc::clone(&hub.draining),
             );
             thread("registry", move || registry.run(&to_registry))?
@@ -197,6 +210,7 @@ impl Daemon {
 
 fn hub(
     limits: &Limits,
+    idle_exit: Option<Duration>,
     identity: Arc<Identity>,
     credentials: Credentials,
     leases: Leases,
@@ -229,6 +243,7 @@ fn hub(
             pending: Arc::new(Pending::default()),
             keyring: Keyring::new(limits, Arc::clone(&clock)),
         }),
+        quiescence: Arc::new(Quiescence::new(Arc::clone(&clock), idle_exit, Duration::from_millis(limits.settled_ms))),
         clock,
         slots: Slots::new(limits),
         outcomes: Outcomes::default(),

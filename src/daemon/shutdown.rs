@@ -15,6 +15,8 @@ use crate::wire::methods::DAEMON_CLOSING;
 
 use super::Daemon;
 
+/// How long those may take who came just when a daemon that nobody needs has made up its mind.
+const LAST_COMERS: Duration = Duration::from_secs(1);
 /// How long last words may take after everything else was flushed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -27,14 +29,25 @@ impl Daemon {
     /// Refuses new work, lets what is pending end, tells everybody, joins every thread, gives the rendezvous back.
     pub(super) fn end(self, reason: StopReason) {
         let Self { hub, feed, registry, clock, signals, acceptor } = self;
-        let reason = reason.word();
+        let (is_quiet, reason) = (reason.is_quiet(), reason.word());
         let limit = Duration::from_millis(hub.limits.shutdown_ms);
 
         hub.feed.publish(Audience::Everybody, &Event::ShutdownRequested { reason });
-        hub.closing.store(true, SeqCst);
-        hub.leases.close();
-        hub.slots.close();
-        let accepted = acceptor.end();
+        let refuse_new = || {
+            hub.closing.store(true, SeqCst);
+            hub.leases.close();
+            hub.slots.close();
+        };
+        let accepted = if is_quiet {
+            // Whoever has come already is served.
+            let accepted = acceptor.leave();
+            hub.slots.wait_empty(Instant::now() + LAST_COMERS);
+            refuse_new();
+            accepted
+        } else {
+            refuse_new();
+            acceptor.end()
+        };
         let peers = || hub.peers.lock().values().cloned().collect::<Vec<_>>();
         for peer in peers().iter().filter(|peer| peer.authority().role() == Role::Producer) {
             let _gone = peer.send(message::notification(DAEMON_CLOSING, &Closing { reason }));

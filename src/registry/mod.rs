@@ -25,6 +25,7 @@ use crate::route::directory::{self, Directory, Session, Snapshot};
 use crate::route::feed::{Audience, Feed};
 use crate::route::lane::{Lane, LaneBounds};
 use crate::route::peer::Peer;
+use crate::route::quiescence::{Quiescence, Verdict};
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::events::{Event, GoneReason};
 use crate::wire::methods::Method;
@@ -48,6 +49,7 @@ pub struct Registry {
     bounds: Arc<LaneBounds>,
     clock: Arc<Clock>,
     stop: Stop,
+    quiescence: Arc<Quiescence>,
     /// For whoever asks for the status.
     draining: Arc<AtomicBool>,
     totals: Totals,
@@ -78,6 +80,7 @@ impl Registry {
         bounds: Arc<LaneBounds>,
         clock: Arc<Clock>,
         stop: Stop,
+        quiescence: Arc<Quiescence>,
         draining: Arc<AtomicBool>,
     ) -> Self {
         Self {
@@ -90,6 +93,7 @@ impl Registry {
             bounds,
             clock,
             stop,
+            quiescence,
             draining,
             totals,
             stale: Duration::from_millis(limits.stale_ms),
@@ -140,18 +144,18 @@ impl Registry {
                 if let Err(refusal) = self.approvals.decide(&decided) {
                     let _gone = decided.peer.refuse(decided.request, &refusal);
                 }
-                self.leave_if_drained();
+                self.ended();
             }
             Report::Withdraw(withdraw) => {
                 if let Err(refusal) = self.approvals.withdraw(&withdraw) {
                     let _gone = withdraw.peer.refuse(withdraw.request, &refusal);
                 }
-                self.leave_if_drained();
+                self.ended();
             }
             Report::Look(look) => self.approvals.look(&look),
             Report::Cancel { connection, request } => {
                 if self.approvals.cancel(connection, request) {
-                    self.leave_if_drained();
+                    self.ended();
                 } else {
                     self.waiters.cancel(connection, request);
                 }
@@ -172,7 +176,7 @@ impl Registry {
                 self.take_nobody();
                 let seen = self.directory.select(&Selector::default(), asked.peer.authority(), 0);
                 asked.answer(seen.len());
-                self.leave_if_drained();
+                self.ended();
             }
             Err(code) => {
                 let _gone = asked.peer.refuse(asked.request, &code.into());
@@ -332,16 +336,18 @@ impl Registry {
                 session.release();
             }
             self.leases.ended(id, Instant::now());
-            self.leave_if_drained();
+            self.ended();
         }
     }
 
     fn tick(&mut self, now: Instant) {
         self.waiters.expire(now);
         self.expire_leases(now);
-        self.approvals.expire(now);
-        self.leave_if_drained();
-        let mut next = [self.waiters.next(), self.approvals.next()].into_iter().flatten().min();
+        if self.approvals.expire(now) {
+            self.quiescence.kept();
+        }
+        let quiescent = self.leave_if_quiescent();
+        let mut next = [self.waiters.next(), self.approvals.next(), quiescent].into_iter().flatten().min();
         for session in self.directory.all() {
             let due = session.last_seen() + self.gone;
             if due <= now {
@@ -356,10 +362,31 @@ impl Registry {
         }
     }
 
-    fn leave_if_drained(&self) {
-        if self.table.is_drained() && self.approvals.is_empty() {
-            self.stop.request(StopReason::Drained);
+    /// Something has ended that the daemon stayed for.
+    fn ended(&mut self) {
+        self.quiescence.kept();
+        let _the_clock_rings_by_itself = self.leave_if_quiescent();
+    }
+
+    /// With no session, command or approval left, the daemon may have nothing to stay for. When to look again, where time
+    /// alone can change that.
+    fn leave_if_quiescent(&mut self) -> Option<Instant> {
+        if !self.table.is_empty() || !self.approvals.is_empty() || self.bounds.pending.count() > 0 {
+            return None;
         }
+        if self.table.is_draining() {
+            self.stop.request(StopReason::Drained);
+            return None;
+        }
+        let reason = match self.quiescence.judge(Instant::now()) {
+            Verdict::Stay(until) => return until,
+            Verdict::Idle => StopReason::Idle,
+            Verdict::Successor => StopReason::Successor,
+        };
+        // Whoever comes in the meantime finds the next daemon.
+        self.take_nobody();
+        self.stop.request(reason);
+        None
     }
 }
 

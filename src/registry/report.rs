@@ -161,15 +161,26 @@ pub enum StopReason {
     Asked,
     /// It was drained and the last session has ended.
     Drained,
+    /// Nobody has needed it for long.
+    Idle,
+    /// Nobody needs it, and a newer one waits.
+    Successor,
 }
 
 impl StopReason {
+    /// Nobody needs the daemon any more: it goes without turning anybody away.
+    pub fn is_quiet(self) -> bool {
+        matches!(self, Self::Drained | Self::Idle | Self::Successor)
+    }
+
     /// The word that peers are told.
     pub fn word(self) -> &'static str {
         match self {
             Self::Signal(_) => "signal",
             Self::Asked => "stop",
             Self::Drained => "drained",
+            Self::Idle => "idle",
+            Self::Successor => "successor",
         }
     }
 }

@@ -62,9 +62,9 @@ impl Table {
         self.draining
     }
 
-    /// Draining, and the last session has ended.
-    pub fn is_drained(&self) -> bool {
-        self.draining && self.owners.is_empty()
+    /// Whether nobody has a session.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_table_takes_nobody_and_is_drained_with_its_last_session() {
+    fn a_draining_table_takes_nobody_and_is_empty_behind_its_last_session() {
         let mut table = Table::default();
         admit(&mut table, A, ONE, false).unwrap();
         table.drain();
         assert_eq!(admit(&mut table, B, TWO, false), Err(Code::Draining));
-        assert!(!table.is_drained());
+        assert!(table.is_draining() && !table.is_empty());
         table.remove(A, ONE);
-        assert!(table.is_drained());
+        assert!(table.is_empty());
     }
 }

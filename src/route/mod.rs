@@ -14,3 +14,4 @@ pub mod lane;
 pub mod outbound;
 pub mod peer;
 pub mod pending;
+pub mod quiescence;

@@ -295,13 +295,16 @@ impl Approvals {
         }
     }
 
-    /// Those whose time is over.
-    pub fn expire(&mut self, now: Instant) {
-        for id in self.table.due(now, jiff::Timestamp::now()) {
+    /// Ends those whose time is over; whether there were any.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let due = self.table.due(now, jiff::Timestamp::now());
+        let any = !due.is_empty();
+        for id in due {
             if let Some((outcome, question)) = self.end(id, Decision::Expired, None, None) {
                 question.answer(&outcome, None);
             }
         }
+        any
     }
 
     /// The daemon ends.
