@@ -28,6 +28,10 @@ fn verbs() -> Vec<Vec<&'static str>> {
         "get",
         "send status",
         "wait --timeout 200ms",
+        "approvals",
+        "approvals AAAA",
+        "approve AAAA",
+        "reject AAAA BBBB",
         "status",
         "health",
         "paths",
@@ -396,7 +400,7 @@ fn help_and_version_need_no_home_no_directory_and_no_streams() {
     }
     lines.push((USHER, vec!["help"]));
     for verb in
-        ["list", "get", "send", "wait", "status", "health", "paths", "stop", "keys", "verify", "rpc", "run", "attach"]
+        "list get send wait ask approvals approve reject status health paths stop keys verify rpc run attach".split(' ')
     {
         lines.push((USHER, vec![verb, "--help"]));
         lines.push((USHER, vec![verb, "-h"]));

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper that fails is a test that fails")]
 
 mod approvals;
+mod asking;
 mod attach;
 mod bounds;
 mod budgets;

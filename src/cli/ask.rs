@@ -98,6 +98,11 @@ impl Asker {
         connect(target, &hello).and_then(Self::over)
     }
 
+    /// Over a client that is there.
+    pub fn of(caller: Caller) -> Self {
+        Self { caller }
+    }
+
     /// Over a connection that is there.
     pub fn over(connection: Connection) -> Result<Self, ConnectFailure> {
         Ok(Self { caller: Caller::over(connection)? })
@@ -127,7 +132,7 @@ impl Asker {
     /// A question whose answer is signed.
     pub fn ask_signed(&mut self, method: Method, params: &impl Serialize) -> Result<Reply, Trouble> {
         self.caller
-            .call_signed(method.name(), params, Instant::now() + PATIENCE)
+            .call_signed(method.name(), params, None, Instant::now() + PATIENCE)
             .map_err(|error| trouble::call(method.name(), error))
     }
 

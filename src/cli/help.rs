@@ -48,6 +48,12 @@ Sessions
   send     send a command to a session and print its result
   wait     wait until a session is there
 
+Approvals
+  ask        ask a person, and wait for the answer
+  approvals  show what is asked
+  approve    say yes to questions
+  reject     say no to questions
+
 Daemon
   status   show the daemon, its limits and who uses them
   health   say whether a daemon is alive
@@ -113,6 +119,52 @@ Usage: usher list [SELECTOR]…
   --title TITLE    exactly this title
 
 What is given must all match. Without a daemon the list is empty and the exit code 0.
+";
+    Ask "ask" "\
+usher ask: ask a person, and wait for the answer
+
+Usage: usher ask SUMMARY [--detail TEXT | --detail-file FILE] [--ttl DURATION] [--receipt FILE]
+
+  --detail TEXT        what to read before deciding
+  --detail-file FILE   the same from a file, from standard input with -; at most 256 KiB of text
+  --ttl DURATION       how long the question stands: 10m when absent, 24h at most
+  --receipt FILE       keep the signed decision in a new file; usher verify checks it
+
+Exits 0 when somebody with an operator's key approved, and for no other reason: 1 rejected or withdrawn, 3 the daemon
+was lost or ended, 4 nobody answered in time, 10 too many questions. Prints nothing on standard output without --json. On
+a terminal it says how to answer. A daemon is started where none runs; the question ends with this program.
+
+  usher ask 'apply this plan?' --detail-file plan.txt && terraform apply
+";
+    Approvals "approvals" "\
+usher approvals: show what is asked
+
+Usage: usher approvals [ID] [--follow]
+
+  ID         one in full with its detail: its id or at least 4 characters of its beginning
+  --follow   those that are open, then each new one and each end, as they come
+
+Who asks, in which session and since when is the daemon's word; folder, terminal and process are the asker's. Uses the
+operator's key, or the bundle's: a caller sees what its own key has asked. Without a daemon nothing is asked, exit 0.
+";
+    Approve "approve" "\
+usher approve: say yes to questions
+
+Usage: usher approve ID… [--reason TEXT] [--receipt FILE]
+
+  ID              an approval's id, or at least 4 characters of its beginning that mean one alone; several are decided in turn
+  --reason TEXT   told to the asker
+  --receipt FILE  keep the daemon's signed answer in a new file
+
+Each question has one answer: whoever is late exits 9 and is told who decided. Exits 6 for an unknown id, 7 for an
+ambiguous one; with several ids as the first that failed. Signed with the operator's key.
+";
+    Reject "reject" "\
+usher reject: say no to questions
+
+Usage: usher reject ID… [--reason TEXT] [--receipt FILE]
+
+As usher approve; the asker exits 1 and is told the reason.
 ";
     Get "get" "\
 usher get: show one session and its latest snapshot

@@ -9,6 +9,7 @@
 //!                                        └──▶ out (data) · Trouble ──▶ standard error, exit code
 //! ```
 
+mod approvals;
 mod args;
 mod ask;
 mod attach;
@@ -66,6 +67,9 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Get(selector) => get::main(global, &selector),
         Verb::Send(args) => send::main(global, &args),
         Verb::Wait(args) => wait::main(global, &args),
+        Verb::Ask(args) => approvals::ask::main(global, &args),
+        Verb::Approvals(args) => approvals::list::main(global, &args),
+        Verb::Decide(decision, args) => approvals::decide::main(global, decision, &args),
         Verb::Status => status::main(global),
         Verb::Health => status::health(global),
         Verb::Paths(name) => paths::main(global, name.as_deref()),

@@ -69,7 +69,7 @@ pub fn main(global: &Global, args: &RpcArgs) -> Outcome {
     let called = if seen.receipt == Some(true) && payload.is_none() {
         let mut object = object;
         object.remove("receipt");
-        asker.caller().call_signed(&args.method, &object, deadline)
+        asker.caller().call_signed(&args.method, &object, None, deadline)
     } else {
         let params =
             RawValue::from_string(params.to_owned()).map_err(|_| Failure::usage("the parameters are no JSON"))?;

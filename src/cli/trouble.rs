@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::client::{CallError, ConnectFailure};
 use crate::error::{Exit, Failure};
 use crate::store::StoreError;
+use crate::wire::approvals::Outcome;
 use crate::wire::codes::{Candidate, Code, Delivery, ErrorObject};
 use crate::wire::text::{escaped, escaped_lines};
 
@@ -41,6 +42,8 @@ struct Told {
     candidates: Vec<Candidate>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sessions: Vec<Candidate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Box<Outcome>>,
 }
 
 impl Trouble {
@@ -68,6 +71,13 @@ impl Trouble {
         self
     }
 
+    /// The same with what was decided.
+    #[must_use]
+    pub fn outcome(mut self, outcome: Outcome) -> Self {
+        self.0.outcome = Some(Box::new(outcome));
+        self
+    }
+
     /// The refusal of a daemon.
     pub fn refused(error: ErrorObject) -> Self {
         let (word, data) = match error.data {
@@ -90,6 +100,7 @@ impl Trouble {
             told.resource = data.resource;
             told.candidates = data.candidates;
             told.sessions = data.sessions;
+            told.outcome = data.outcome;
         }
         Self(Box::new(told))
     }
@@ -147,6 +158,7 @@ impl From<Failure> for Told {
             resource: None,
             candidates: Vec::new(),
             sessions: Vec::new(),
+            outcome: None,
         }
     }
 }

@@ -10,11 +10,14 @@ use crate::client::ConnectFailure;
 use crate::error::{Exit, Failure};
 use crate::ids::{Fingerprint, Generation, PublicKey};
 use crate::limits::FRAME_MAX_BYTES;
+use crate::wire::approvals::{By, Decision, Outcome as Ended, Shown};
 use crate::wire::lines::Role;
 use crate::wire::message::{self, Header};
+use crate::wire::methods::Method;
 use crate::wire::object;
 use crate::wire::receipt::Receipt;
 use crate::wire::text::escaped;
+use crate::wire::transcript::{Statement, sha256};
 
 use super::args::{Global, VerifyArgs};
 use super::trouble::Trouble;
@@ -34,6 +37,17 @@ struct Document<'a> {
     client: &'a str,
     generation: Generation,
     daemon: PublicKey,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<Decided>,
+}
+
+/// What came of a question, with the decider's own signature where there is one.
+#[derive(Serialize)]
+struct Decided {
+    decision: Decision,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<By>,
+    question: Shown,
 }
 
 /// Prints what it proves; exits 1 when it proves nothing.
@@ -59,8 +73,13 @@ pub fn main(global: &Global, args: &VerifyArgs) -> Outcome {
         return Err(unproved("what it is about is no request").into());
     };
     // The signed text: the daemon's fields, and behind an LF what an application said.
-    let result = receipt.result.split_once('\n').map_or(receipt.result.as_str(), |(own, _)| own);
+    let (result, payload) = match receipt.result.split_once('\n') {
+        Some((own, payload)) => (own, Some(payload)),
+        None => (receipt.result.as_str(), None),
+    };
     let result: &RawValue = serde_json::from_str(result).map_err(|_| unproved("the result is no JSON"))?;
+    let is_question = *method == Method::ApprovalRequest.name();
+    let decision = is_question.then(|| decision(proved.generation, result, payload)).transpose()?;
     let hello = &proved.hello;
     let document = Document {
         verified: true,
@@ -72,6 +91,7 @@ pub fn main(global: &Global, args: &VerifyArgs) -> Outcome {
         client: &hello.client,
         generation: proved.generation,
         daemon,
+        decision,
     };
     if global.json {
         out::json(&document)?;
@@ -81,12 +101,42 @@ pub fn main(global: &Global, args: &VerifyArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whoever decided has signed what was shown: that is checked beside the daemon's word for it.
+fn decision(generation: Generation, result: &RawValue, payload: Option<&str>) -> Result<Decided, Failure> {
+    let not_one = |_| unproved("its result is no outcome of a question");
+    let outcome: Ended = object::read(result.get().as_bytes()).map_err(not_one)?;
+    let text = payload.ok_or_else(|| unproved("the question is not in it"))?;
+    let question: Shown = object::read(text.as_bytes()).map_err(not_one)?;
+    let decided = matches!(outcome.decision, Decision::Approved | Decision::Rejected);
+    match (&outcome.by, &outcome.signature) {
+        (Some(by), Some(signature)) => {
+            let statement = Statement::Decision {
+                generation,
+                approval: outcome.approval_id,
+                text: sha256(&[text.as_bytes()]),
+                is_approved: outcome.decision == Decision::Approved,
+            };
+            if !decided || !statement.is_signed_by(by.public_key, signature) {
+                return Err(unproved("whoever decided has not signed this question and decision"));
+            }
+        }
+        _ if decided => return Err(unproved("nobody has signed the decision")),
+        _ => {}
+    }
+    Ok(Decided { decision: outcome.decision, by: outcome.by, question })
+}
+
 fn unproved(why: &str) -> Failure {
     Failure::new(Exit::Negative, "not-verified", format!("the receipt proves nothing: {why}"))
 }
 
 fn human(document: &Document<'_>) -> String {
     let mut text = String::from("verified: the daemon with this key answered this request with this result\n");
+    if let Some(Decided { decision, by, question }) = &document.decision {
+        let by = by.as_ref().map(|by| format!(" by {}, who signed it with {}", escaped(&by.label, 64), by.public_key));
+        let summary = escaped(&question.summary, usize::MAX);
+        let _ = writeln!(text, "{}{}: {summary}", decision.word(), by.unwrap_or_default());
+    }
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<13}{}", escaped(value, usize::MAX));
     };

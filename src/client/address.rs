@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use crate::auth::identity::Identity;
-use crate::ids::PublicKey;
+use crate::ids::{PublicKey, Signature};
 use crate::store::paths::{KEYS, SOCKET, SOCKET_FOLDER};
 use crate::store::{Dir, Kind, Paths, Problem, StoreError, pem};
 use crate::wire::lines::Role;
+use crate::wire::transcript::Statement;
 
 use super::bundle::{self, Bundle};
 use super::failure::{ConnectError, ConnectFailure};
@@ -132,6 +133,11 @@ impl Target {
     /// The daemon's key, for whoever checks a receipt.
     pub(crate) fn daemon_key(&self) -> Result<PublicKey, ConnectFailure> {
         Ok(read_public_key(&self.open_keys()?, bundle::DAEMON_KEY)?)
+    }
+
+    /// Signs with the key that a hello in this role would use now.
+    pub(crate) fn sign(&self, role: Role, statement: &Statement) -> Result<Signature, ConnectFailure> {
+        Ok(self.keys(role)?.identity.sign(statement))
     }
 
     /// What a hello in this role needs.

@@ -10,7 +10,7 @@ use crate::account::Charge;
 use crate::auth::gate::Permit;
 use crate::ids::{ApprovalId, SessionId};
 use crate::limits::{DETAIL_MAX_BYTES, SESSION_PREFIX_MIN};
-use crate::registry::approvals::{Ask, Decided, Look, Withdraw};
+use crate::registry::approvals::{Ask, Decided, Look, Withdraw, now};
 use crate::registry::{busy, report::Report};
 use crate::route::directory::Session;
 use crate::route::feed::Audience;
@@ -86,7 +86,7 @@ fn ask(
     let within = Duration::from_millis(asked.ttl_ms());
     let receipt = request.receipt(asked.receipt);
     let facts = session.map(|session| (session.id, session.facts()));
-    let now = jiff::Timestamp::now();
+    let now = now();
     let shown = Shown {
         summary: asked.summary,
         detail,

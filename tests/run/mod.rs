@@ -11,7 +11,7 @@
 mod commands;
 mod link;
 mod program;
-mod terminal;
+pub(super) mod terminal;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

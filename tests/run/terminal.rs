@@ -10,7 +10,7 @@ use super::super::support::wait::PATIENCE;
 use super::{Window, session};
 
 /// A program on a terminal of its own: what it shows, and keys for it.
-pub(super) struct Screen {
+pub(in super::super) struct Screen {
     script: Child,
     keys: ChildStdin,
     shown: Receiver<Vec<u8>>,
@@ -19,7 +19,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// None where there is no script(1).
-    fn new(place: &Place, command: &str) -> Option<Self> {
+    pub(in super::super) fn new(place: &Place, command: &str) -> Option<Self> {
         if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("SKIPPED: there is no script(1)");
             return None;
@@ -45,13 +45,13 @@ impl Screen {
         Some(Self { script, keys, shown, text: String::new() })
     }
 
-    pub(super) fn press(&mut self, keys: &str) {
+    pub(in super::super) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
         self.keys.flush().unwrap();
     }
 
     /// Waits until something is shown; what came until then is forgotten.
-    pub(super) fn wait_for(&mut self, what: &str) {
+    pub(in super::super) fn wait_for(&mut self, what: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.text.find(what) {

@@ -18,6 +18,7 @@ pub use parse::parse;
 use super::attach::AttachArgs;
 use super::help::Topic;
 use super::run::RunArgs;
+use crate::wire::approvals::Decision;
 
 /// What is to be done.
 #[derive(Debug, PartialEq)]
@@ -48,6 +49,10 @@ pub enum Verb {
     Get(SelectorArgs),
     Send(SendArgs),
     Wait(WaitArgs),
+    Ask(AskArgs),
+    Approvals(ApprovalsArgs),
+    /// `approve` and `reject`.
+    Decide(Decision, DecideArgs),
     Status,
     Health,
     Paths(Option<String>),
@@ -98,6 +103,42 @@ pub struct SendArgs {
 pub struct WaitArgs {
     pub selector: SelectorArgs,
     pub timeout: Duration,
+}
+
+/// `usher ask`
+#[derive(Debug, PartialEq)]
+pub struct AskArgs {
+    pub summary: String,
+    pub detail: Option<Detail>,
+    /// How long the question stands.
+    pub ttl: Option<Duration>,
+    pub receipt: Option<PathBuf>,
+}
+
+/// What to read before deciding.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// As it was said.
+    Text(String),
+    /// From a file, or standard input for `-`.
+    File(PathBuf),
+}
+
+/// `usher approvals`
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ApprovalsArgs {
+    /// One in full: its id or the beginning of it.
+    pub id: Option<String>,
+    pub follow: bool,
+}
+
+/// `usher approve` and `usher reject`
+#[derive(Debug, PartialEq)]
+pub struct DecideArgs {
+    /// Ids, or beginnings of ids that mean one each.
+    pub ids: Vec<String>,
+    pub reason: Option<String>,
+    pub receipt: Option<PathBuf>,
 }
 
 /// `usher stop`

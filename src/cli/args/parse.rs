@@ -7,12 +7,14 @@ use lexopt::Arg::{self, Long, Short, Value};
 use lexopt::Parser;
 
 use crate::error::Failure;
+use crate::wire::approvals::Decision;
 use crate::wire::lines::Role;
 use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
-    Global, Input, RpcArgs, Said, SelectorArgs, SendArgs, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
+    ApprovalsArgs, AskArgs, DecideArgs, Detail, Global, Input, RpcArgs, Said, SelectorArgs, SendArgs, StopArgs, Verb,
+    VerifyArgs, WaitArgs, keys, run, value,
 };
 
 /// How long `usher wait` waits when it is not told.
@@ -78,6 +80,10 @@ impl Line {
             Topic::Get => Verb::Get(self.selector_only()?),
             Topic::Send => Verb::Send(self.send()?),
             Topic::Wait => Verb::Wait(self.wait()?),
+            Topic::Ask => Verb::Ask(self.ask()?),
+            Topic::Approvals => Verb::Approvals(self.approvals()?),
+            Topic::Approve => Verb::Decide(Decision::Approved, self.decide()?),
+            Topic::Reject => Verb::Decide(Decision::Rejected, self.decide()?),
             Topic::Status => self.nothing(&["human"]).map(|()| Verb::Status)?,
             Topic::Health => self.nothing(&[]).map(|()| Verb::Health)?,
             Topic::Paths => Verb::Paths(self.name()?),
@@ -204,6 +210,57 @@ impl Line {
         Ok(WaitArgs { selector, timeout })
     }
 
+    fn ask(&mut self) -> Result<AskArgs, Stop> {
+        let (mut summary, mut detail, mut ttl, mut receipt) = (None, None, None, None);
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("detail") if detail.is_none() => detail = Some(Detail::Text(self.text()?)),
+                Long("detail-file") if detail.is_none() => detail = Some(Detail::File(self.value()?.into())),
+                Long("detail" | "detail-file") => return Err(Failure::usage("more than one detail was given").into()),
+                Long("ttl") => ttl = Some(value::duration(&self.text()?)?),
+                Long("receipt") => receipt = Some(self.value()?.into()),
+                Value(word) if summary.is_none() => summary = Some(value::text(word)?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        let summary = summary.ok_or_else(|| Failure::usage("no question was given"))?;
+        Ok(AskArgs { summary, detail, ttl, receipt })
+    }
+
+    fn approvals(&mut self) -> Result<ApprovalsArgs, Stop> {
+        let mut args = ApprovalsArgs::default();
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("follow") => args.follow = true,
+                Value(word) if args.id.is_none() => args.id = Some(value::text(word)?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if args.follow && args.id.is_some() {
+            return Err(Failure::usage("--follow shows all of them and takes no id").into());
+        }
+        Ok(args)
+    }
+
+    fn decide(&mut self) -> Result<DecideArgs, Stop> {
+        let (mut ids, mut reason, mut receipt) = (Vec::new(), None, None);
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("reason") => reason = Some(self.text()?),
+                Long("receipt") => receipt = Some(self.value()?.into()),
+                Value(word) => ids.push(value::text(word)?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if ids.is_empty() {
+            return Err(Failure::usage("no approval was named").hint("usher approvals shows them").into());
+        }
+        if receipt.is_some() && ids.len() > 1 {
+            return Err(Failure::usage("--receipt goes with one approval").into());
+        }
+        Ok(DecideArgs { ids, reason, receipt })
+    }
+
     fn stop(&mut self) -> Result<StopArgs, Stop> {
         let mut args = StopArgs::default();
         while let Some(arg) = self.next()? {
@@ -262,7 +319,12 @@ pub(super) fn is_selector(name: &str) -> bool {
 
 /// Every long option of some verb, as a name that outlives the words.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 26] = [
+    const NAMES: [&str; 31] = [
+        "detail",
+        "detail-file",
+        "ttl",
+        "follow",
+        "reason",
         "version",
         "human",
         "session",

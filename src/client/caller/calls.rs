@@ -16,7 +16,7 @@ use crate::client::connection::{Incoming, Receiver, Sender};
 use crate::wire::methods::CANCEL;
 
 use super::error::CallError;
-use super::{Answer, Reply};
+use super::{Answer, News, Reply};
 
 type Outcome = Result<Answer, CallError>;
 
@@ -52,15 +52,14 @@ impl Calls {
     }
 
     /// The reader's thread, for as long as the connection lives.
-    pub fn read(&self, mut receiver: Receiver, sender: &Sender) {
+    pub fn read(&self, mut receiver: Receiver, sender: &Sender, mut hear: impl FnMut(News)) {
         loop {
             match receiver.next(None) {
                 Ok(Incoming::Answer { id, result, payload, receipt }) => {
                     self.settle(id, Ok(Answer { reply: Reply { result, payload, receipt: None }, signature: receipt }));
                 }
                 Ok(Incoming::Failure { id, error }) => self.settle(id, Err(CallError::Refused(Box::new(error)))),
-                // News that nobody here asked for.
-                Ok(Incoming::Notification { .. }) => {}
+                Ok(Incoming::Notification { method, params, payload }) => hear(News { method, params, payload }),
                 Ok(Incoming::Request { id, .. }) => {
                     let _ = sender.fail(id, "unknown-method", "a caller answers nothing");
                 }

@@ -78,6 +78,16 @@ pub struct Reply {
     pub(crate) receipt: Option<Receipt>,
 }
 
+/// What the daemon tells unasked.
+pub(crate) struct News {
+    /// What is told.
+    pub method: String,
+    /// With what.
+    pub params: Option<Box<RawValue>>,
+    /// A list of the daemon's.
+    pub payload: Option<Vec<u8>>,
+}
+
 /// A reply with the signature that was asked for, not yet checked.
 struct Answer {
     reply: Reply,
@@ -99,13 +109,21 @@ impl Caller {
 
     /// Over a connection.
     pub(crate) fn over(connection: Connection) -> Result<Self, ConnectFailure> {
+        Self::hearing(connection, |_| ())
+    }
+
+    /// The same; `hear` gets what the daemon tells unasked, in the thread that reads: while it waits, nothing is read.
+    pub(crate) fn hearing(
+        connection: Connection,
+        hear: impl FnMut(News) + Send + 'static,
+    ) -> Result<Self, ConnectFailure> {
         let (sender, receiver, proved) = connection.into_parts();
         let calls = Arc::new(Calls::default());
         let (end, ended) = bounded(0);
         let reader = {
             let (calls, sender) = (Arc::clone(&calls), sender.clone());
             let read = move || {
-                calls.read(receiver, &sender);
+                calls.read(receiver, &sender, hear);
                 drop::<crossbeam_channel::Sender<()>>(end);
             };
             threads::spawn("usher-caller", read).map_err(|_| ConnectFailure::NoThread)?
@@ -175,11 +193,12 @@ impl Caller {
         &self,
         method: &str,
         params: &impl Serialize,
+        payload: Option<&[u8]>,
         deadline: Instant,
     ) -> Result<Reply, CallError> {
         let mut request = Vec::new();
         let params = Signed { params, receipt: true };
-        let pending = self.start_seen(method, &params, None, |text| request = text.to_vec())?;
+        let pending = self.start_seen(method, &params, payload, |text| request = text.to_vec())?;
         let Answer { reply, signature } = pending.answer(deadline)?;
         let receipt = self.receipt(request, &reply, signature).map_err(CallError::BadReceipt)?;
         Ok(Reply { receipt: Some(receipt), ..reply })

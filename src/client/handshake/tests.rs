@@ -383,7 +383,7 @@ fn an_answer_without_the_receipt_that_was_asked_for_is_none() {
             |target| {
                 let caller = Caller::over(connect(target, Role::Caller, PATIENCE).unwrap()).unwrap();
                 let params = serde_json::json!({"force": true});
-                caller.call_signed("daemon.stop", &params, Instant::now() + PATIENCE).unwrap_err()
+                caller.call_signed("daemon.stop", &params, None, Instant::now() + PATIENCE).unwrap_err()
             },
         );
         assert!(asked.contains("\"params\":{\"force\":true,\"receipt\":true}"), "{asked}");

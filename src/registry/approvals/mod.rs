@@ -327,7 +327,7 @@ impl Approvals {
         let outcome = Outcome {
             approval_id,
             decision,
-            decided: jiff::Timestamp::now(),
+            decided: now(),
             by: credential.map(|by| By { credential: by.id, label: by.label.clone(), public_key: by.public_key }),
             reason: reason.map(str::to_owned),
             signature: decided.map(|(_, decide)| decide.signature),
@@ -369,6 +369,12 @@ impl Approvals {
         seen.sort_by_key(|one| one.order);
         let _worker_gone = reply.send(seen);
     }
+}
+
+/// In whole milliseconds: more says nothing to whoever reads it.
+pub fn now() -> jiff::Timestamp {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }
 
 fn already_decided(outcome: &Outcome) -> Refusal {

@@ -1,0 +1,322 @@
+//! `usher ask`, `approvals`, `approve`, `reject`, `verify`: the real programs, asked and answered.
+
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::support::daemon::{Place, Ran, USHER, finished, ran};
+use super::support::peers::Operator;
+use super::support::system::{kill, put};
+use super::support::wait::until;
+
+mod recipes;
+mod terminal;
+
+/// A question that waits in a process of its own.
+fn ask(place: &Place, args: &[&str]) -> Child {
+    let mut command = place.usher();
+    command.arg("ask").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// What is open, as a person sees it with `--json`.
+fn open(place: &Place) -> Vec<Value> {
+    let ran = place.run(&["approvals", "--json", "--operator"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document: Value = serde_json::from_str(&ran.stdout).unwrap();
+    document["approvals"].as_array().unwrap().clone()
+}
+
+/// The question with this summary, as soon as it is open.
+fn asked(place: &Place, summary: &str) -> Value {
+    until("the question is open", || open(place).into_iter().find(|one| one["summary"] == summary))
+}
+
+fn id(question: &Value) -> String {
+    question["approval_id"].as_str().unwrap().to_owned()
+}
+
+fn gone(place: &Place) {
+    until("no question is open", || open(place).is_empty().then_some(()));
+}
+
+/// One JSON object a line.
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+}
+
+#[test]
+fn a_question_that_is_approved_ends_with_zero_and_in_silence() {
+    let place = Place::with_daemon(&[]);
+    let asking = ask(&place, &["apply?", "--detail", "the plan"]);
+    let question = asked(&place, "apply?");
+    assert_eq!((&question["detail"], &question["asker"]["label"]), (&json!("the plan"), &json!("caller")));
+    let approved = place.run(&["approve", &id(&question)[..6], "--reason", "fine"]);
+    assert_eq!((approved.code, approved.stderr.as_str()), (0, ""));
+    assert_eq!(approved.stdout, format!("approved {}: apply? (asked by caller)\n", id(&question)));
+    let done = finished(asking);
+    assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "", ""), "{done:?}");
+}
+
+#[test]
+fn every_other_end_of_a_question_has_its_exit_code_and_its_word() {
+    let mut place = Place::with_daemon(&["--limit", "approvals=1"]);
+    let rejected = ask(&place, &["no?"]);
+    let full = place.run(&["ask", "two?"]);
+    let question = asked(&place, "no?");
+    let full = if full.code == 10 { full } else { place.run(&["ask", "two?"]) };
+    assert_eq!((full.code, full.stdout.as_str()), (10, ""), "{full:?}");
+    assert_eq!(place.run(&["reject", &id(&question), "--reason", "not today"]).code, 0);
+    let rejected = finished(rejected);
+    assert_eq!((rejected.code, rejected.stderr.as_str()), (1, "usher: rejected by operator: not today\n"));
+
+    let expired = place.run(&["ask", "soon?", "--ttl", "50ms", "--json"]);
+    assert_eq!(expired.code, 4, "{expired:?}");
+    assert_eq!(lines(&expired.stdout)[0]["decision"], json!("expired"));
+    assert_eq!(lines(&expired.stderr)[0]["error"]["code"], json!("expired"));
+
+    let stopped = ask(&place, &["stopped?"]);
+    asked(&place, "stopped?");
+    assert_eq!(place.run(&["stop"]).code, 0);
+    let stopped = finished(stopped);
+    assert_eq!((stopped.code, stopped.stdout.as_str()), (3, ""), "{stopped:?}");
+    assert_eq!(place.wait_daemon(), 0);
+
+    place.start_daemon(&[]);
+    let killed = ask(&place, &["killed?", "--json"]);
+    asked(&place, "killed?");
+    place.kill_daemons();
+    let killed = finished(killed);
+    assert_eq!((killed.code, killed.stdout.as_str()), (3, ""), "{killed:?}");
+    assert_eq!(lines(&killed.stderr)[0]["error"]["code"], json!("connection-lost"));
+}
+
+// 40
+#[test]
+fn a_window_that_dies_takes_its_question_with_it_and_whoever_decides_hears_that() {
+    let place = Place::with_daemon(&[]);
+    for signal in [Signal::SIGKILL, Signal::SIGINT, Signal::SIGTERM] {
+        let asking = ask(&place, &["there?"]);
+        let question = asked(&place, "there?");
+        kill(asking.id(), signal);
+        assert_eq!(finished(asking).code, 128 + signal as i32);
+        gone(&place);
+        let late = place.run(&["approve", &id(&question)]);
+        assert_eq!((late.code, late.stdout.as_str()), (9, ""), "{late:?}");
+        assert!(late.stderr.contains("cancelled (asker-gone)"), "{late:?}");
+    }
+}
+
+// 41
+#[test]
+fn the_second_of_two_answers_exits_nine_and_names_the_first() {
+    let place = Place::with_daemon(&[]);
+    for round in 0..10 {
+        let asking = ask(&place, &["race?"]);
+        let id = id(&asked(&place, "race?"));
+        let decide = |verb: &str| {
+            let mut command = place.usher();
+            command.args([verb, &id, "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let verbs = if round % 2 == 0 { ["approve", "reject"] } else { ["reject", "approve"] };
+        let both = verbs.map(|verb| (verb, decide(verb))).map(|(verb, child)| (verb, finished(child)));
+        let won: Vec<_> = both.iter().filter(|(_, ran)| ran.code == 0).collect();
+        let late: Vec<_> = both.iter().filter(|(_, ran)| ran.code == 9).collect();
+        assert_eq!((won.len(), late.len()), (1, 1), "{both:?}");
+        let told = &lines(&late[0].1.stderr)[0]["error"];
+        assert_eq!((&told["code"], &told["outcome"]["by"]["label"]), (&json!("already-decided"), &json!("operator")));
+        assert_eq!(finished(asking).code, i32::from(won[0].0 == "reject"));
+    }
+}
+
+// 42
+#[test]
+fn several_are_answered_in_turn_and_what_is_not_named_stays_open() {
+    let place = Place::with_daemon(&[]);
+    let (first, second, third) = (ask(&place, &["A?"]), ask(&place, &["B?"]), ask(&place, &["C?"]));
+    let ids = ["A?", "B?", "C?"].map(|summary| id(&asked(&place, summary)));
+    let done = place.run(&["approve", &ids[0], "zzzzzz", &ids[1]]);
+    assert_eq!(done.code, 6, "{done:?}");
+    assert_eq!(done.stdout.lines().count(), 2, "{done:?}");
+    assert!(done.stderr.contains("zzzzzz"), "{done:?}");
+    assert_eq!((finished(first).code, finished(second).code), (0, 0));
+    let left = open(&place);
+    assert_eq!((left.len(), &left[0]["summary"]), (1, &json!("C?")));
+    for args in [&["approve"][..], &["approve", "--latest"], &["approve", "abc"], &["reject", "--all"]] {
+        assert_eq!(place.run(args).code, 2, "{args:?}");
+    }
+    assert_eq!(place.run(&["reject", &ids[2]]).code, 0);
+    assert_eq!(finished(third).code, 1);
+}
+
+// 43
+#[test]
+fn an_agent_tries_every_door_and_approves_nothing() {
+    let place = Place::with_daemon(&[]);
+    let bundle = place.scratch().join("agent");
+    let made = ran(place.usher().args(["keys", "new", "--label", "agent", "--row", "--out"]).arg(&bundle));
+    assert_eq!(made.code, 0, "{made:?}");
+    let mut asking = place.usher();
+    asking.args(["ask", "may I?"]).env("USHER_CREDENTIAL", &bundle).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let asking = asking.spawn().unwrap();
+    let question = id(&asked(&place, "may I?"));
+    let params = json!({
+        "approval_id": question, "decision": "approved", "signature": "A".repeat(85) + "A",
+    });
+    let params = params.to_string();
+    // With its bundle, by every verb.
+    for args in [
+        &["approve", &question][..],
+        &["reject", &question],
+        &["approve", &question, "--operator"],
+        &["rpc", "approval.decide", &params],
+        &["rpc", "--role", "operator", "approval.decide", &params],
+        &["rpc", "--role", "producer", "approval.decide", &params],
+        &["keys", "new", "--label", "more", "--role", "operator", "--row", "--out", "more"],
+    ] {
+        let tried = ran(place.usher().args(args).env("USHER_CREDENTIAL", &bundle).current_dir(place.scratch()));
+        assert!([2, 5].contains(&tried.code), "{args:?}: {tried:?}");
+    }
+    // Inside a session, where the operator's key is not used unless somebody says that it is meant.
+    for words in [
+        vec!["approve", &question],
+        vec!["reject", &question],
+        vec!["approvals"],
+        vec!["rpc", "approval.decide", &params],
+        vec!["keys", "new", "--label", "more", "--role", "operator", "--row", "--out", "more"],
+    ] {
+        let mut run = place.usher();
+        run.args(["run", "--", USHER]).args(&words).current_dir(place.scratch());
+        let tried = ran(&mut run);
+        assert_eq!(tried.code, 5, "{words:?}: {tried:?}");
+    }
+    assert_eq!(open(&place).len(), 1, "the question is as open as before");
+    let mut run = place.usher();
+    let meant = ran(run.args(["run", "--", USHER, "approve", "--operator", &question]));
+    assert_eq!(meant.code, 0, "{meant:?}");
+    assert_eq!(finished(asking).code, 0);
+}
+
+#[test]
+fn a_question_starts_a_daemon_and_leaves_its_shell_nothing_to_wait_for() {
+    let place = Place::empty();
+    let script = format!("x=$('{USHER}' ask 'now?' --ttl 200ms 2>/dev/null); echo \"[$x] $?\"");
+    let done = ran(place.program("sh").args(["-c", &script]));
+    assert_eq!((done.stdout.as_str(), done.code), ("[] 4\n", 0), "{done:?}");
+    assert_eq!(place.daemons().len(), 1, "the daemon lives on");
+}
+
+#[test]
+fn a_question_from_a_session_names_it() {
+    let place = Place::with_daemon(&[]);
+    let mut run = place.usher();
+    run.args(["run", "--title", "board", "--", "sh", "-c"]);
+    // The program is faster than its session is registered: then it is not known yet.
+    run.arg(format!("'{USHER}' wait --session $USHER_SESSION && exec '{USHER}' ask 'from here?'"));
+    let running = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let question = asked(&place, "from here?");
+    assert_eq!(question["asker"]["session"]["title"], json!("board"), "{question}");
+    let shown = place.run(&["approvals"]);
+    assert!(shown.stdout.contains("board") && shown.stdout.contains("from here?"), "{shown:?}");
+    assert_eq!(place.run(&["reject", &id(&question)]).code, 0);
+    assert_eq!(finished(running).code, 1);
+}
+
+#[test]
+fn a_receipt_proves_who_decided_what_and_no_altered_one_does() {
+    let place = Place::with_daemon(&[]);
+    let (asked_file, decided_file) = (place.scratch().join("asked"), place.scratch().join("decided"));
+    let mut asking = place.usher();
+    asking.args(["ask", "sure?", "--detail", "all of it", "--receipt"]).arg(&asked_file);
+    let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let question = id(&asked(&place, "sure?"));
+    let mut approve = place.usher();
+    assert_eq!(ran(approve.args(["approve", &question, "--receipt"]).arg(&decided_file)).code, 0);
+    assert_eq!(finished(asking).code, 0);
+    let verify = |path: &std::path::Path| ran(place.usher().arg("verify").arg(path));
+    let proved = verify(&asked_file);
+    assert_eq!(proved.code, 0, "{proved:?}");
+    assert!(proved.stdout.contains("approved by operator, who signed it with "), "{proved:?}");
+    assert!(proved.stdout.contains(": sure?\n"), "{proved:?}");
+    assert_eq!(verify(&decided_file).code, 0);
+
+    let whole = std::fs::read(&asked_file).unwrap();
+    let altered = place.scratch().join("altered");
+    for at in (0..whole.len() - 1).step_by(97) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        put(&altered, &bytes);
+        let refused = verify(&altered);
+        assert!([1, 2].contains(&refused.code), "byte {at} does not matter: {refused:?}");
+        assert!(!refused.stdout.contains("verified"), "{refused:?}");
+    }
+}
+
+#[test]
+fn hostile_text_neither_breaks_a_listing_nor_reaches_a_terminal() {
+    let place = Place::with_daemon(&[]);
+    for summary in ["two\nlines", "\u{1b}[2J", "", "\u{202e}evil", &"x".repeat(1_025)] {
+        let refused = place.run(&["ask", summary]);
+        assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{refused:?}");
+    }
+    let asking = ask(&place, &["fine?", "--detail", "a\u{1b}[31mred\u{7}\nend"]);
+    let question = id(&asked(&place, "fine?"));
+    let shown = place.run(&["approvals", &question]);
+    assert!(shown.stdout.ends_with("a\\u{1b}[31mred\\u{7}\nend\n"), "{shown:?}");
+    assert!(!shown.stdout.contains('\u{1b}'), "{shown:?}");
+    assert_eq!(place.run(&["reject", &question]).code, 0);
+    assert_eq!(finished(asking).code, 1);
+    let long = place.scratch().join("long");
+    put(&long, vec![b'x'; 262_145]);
+    let refused = ran(place.usher().args(["ask", "long?", "--detail-file"]).arg(&long));
+    assert_eq!(refused.code, 2, "{refused:?}");
+}
+
+#[test]
+fn approvals_are_followed_from_those_that_are_open_on() {
+    let place = Place::with_daemon(&[]);
+    let first = ask(&place, &["first?"]);
+    let first_id = id(&asked(&place, "first?"));
+    let mut command = place.usher();
+    let out = std::fs::File::create(place.scratch().join("followed")).unwrap();
+    let mut following =
+        command.args(["approvals", "--follow", "--json"]).stdout(out).stderr(Stdio::piped()).spawn().unwrap();
+    let told = || lines(&std::fs::read_to_string(place.scratch().join("followed")).unwrap_or_default());
+    until("the open one is told", || told().iter().any(|one| one["summary"] == "first?").then_some(()));
+    let second = ask(&place, &["second?"]);
+    until("the new one is told", || told().iter().any(|one| one["summary"] == "second?").then_some(()));
+    assert_eq!(place.run(&["approve", &first_id]).code, 0);
+    until("the end is told", || told().iter().any(|one| one["state"] == "approved").then_some(()));
+    assert_eq!(finished(first).code, 0);
+    assert!(following.try_wait().unwrap().is_none(), "it goes on");
+    assert_eq!(place.run(&["stop"]).code, 0);
+    assert_eq!(finished(following).code, 3);
+    assert_eq!(finished(second).code, 3);
+    let all = told();
+    assert_eq!(all.iter().filter(|one| one["summary"] == "first?").count(), 1, "told once: {all:?}");
+}
+
+#[test]
+fn without_a_daemon_nothing_is_asked_and_nothing_can_be_answered() {
+    let place = Place::empty();
+    let shown = place.run(&["approvals", "--json"]);
+    assert_eq!((shown.code, lines(&shown.stdout)[0]["daemon"].clone()), (0, json!("not-running")));
+    let approved: Ran = place.run(&["approve", "AAAAAA"]);
+    assert_eq!((approved.code, approved.stdout.as_str()), (3, ""), "{approved:?}");
+    assert!(place.daemons().is_empty(), "neither has started one");
+}
+
+#[test]
+fn what_a_question_held_is_given_back() {
+    let place = Place::with_daemon(&[]);
+    let mut operator = Operator::connect(&place);
+    let asking: Vec<_> = (0..10).map(|_| ask(&place, &["many?", "--detail", "x", "--ttl", "1m"])).collect();
+    until("all are open", || (open(&place).len() == 10).then_some(()));
+    assert_eq!(operator.used("approvals"), 10);
+    let ids: Vec<_> = open(&place).iter().map(id).collect();
+    let args: Vec<_> = std::iter::once("approve").chain(ids.iter().map(String::as_str)).collect();
+    assert_eq!(place.run(&args).code, 0);
+    asking.into_iter().for_each(|child| assert_eq!(finished(child).code, 0));
+    assert_eq!((operator.used("approvals"), operator.used("approvals-bytes")), (0, 0));
+}
