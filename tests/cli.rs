@@ -114,6 +114,8 @@ fn without_a_daemon_every_verb_has_its_exit_code_and_starts_none() {
         for args in verbs() {
             let (exit, code) = match args[0] {
                 "list" | "paths" => (0, ""),
+                "approvals" if args.len() == 1 => (0, ""),
+                "approvals" => (6, "approval-not-found"),
                 "get" | "send" => (6, "session-not-found"),
                 "wait" => (4, "timeout"),
                 "verify" => (2, "usage"),
