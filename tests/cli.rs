@@ -36,6 +36,8 @@ fn verbs() -> Vec<Vec<&'static str>> {
         "health",
         "paths",
         "stop",
+        "drain",
+        "restart",
         "keys list",
         "keys show caller",
         "keys new --label x --row --out bundle",
@@ -402,7 +404,7 @@ fn help_and_version_need_no_home_no_directory_and_no_streams() {
     }
     lines.push((USHER, vec!["help"]));
     for verb in
-        "list get send wait ask approvals approve reject status health paths stop keys verify rpc run attach".split(' ')
+        "list get send wait ask approvals approve reject status health paths stop drain restart keys verify rpc run attach".split(' ')
     {
         lines.push((USHER, vec![verb, "--help"]));
         lines.push((USHER, vec![verb, "-h"]));

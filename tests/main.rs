@@ -25,6 +25,7 @@ mod operators;
 mod project;
 mod quiescence;
 mod rendezvous;
+mod restart;
 mod revocation;
 mod rotation;
 mod run;

@@ -59,6 +59,8 @@ Daemon
   health   say whether a daemon is alive
   paths    show where everything is
   stop     end the daemon
+  drain    let the daemon end with its last session
+  restart  start the installed daemon in place of the one that runs
   keys     show, make, renew and revoke credentials
   verify   check a receipt, without the daemon
   rpc      call a method of the protocol
@@ -226,6 +228,28 @@ Usage: usher stop [--force] [--receipt FILE]
   --receipt FILE    keep the daemon's signed answer, for usher verify
 
 Exits 9 and names the sessions when there are some, 3 when no daemon runs.
+";
+    Drain "drain" "\
+usher drain: let the daemon end with its last session
+
+Usage: usher drain [--wait [--timeout DURATION]] [--receipt FILE]
+
+  --wait               until the daemon is gone
+  --timeout DURATION   at most so long, 24h when absent; then exit 4, and the daemon goes on draining
+  --receipt FILE       keep the daemon's signed answer, for usher verify
+
+From now on the daemon takes no new sessions and questions; it ends when the last session and the last open question
+have ended. Works with a daemon of any version.
+";
+    Restart "restart" "\
+usher restart: start the installed daemon in place of the one that runs
+
+Usage: usher restart [--timeout DURATION]
+
+  --timeout DURATION   how long pending commands may take, and then sessions to come back; 30s when absent
+
+For a new build of the same protocol: waits until no command is pending (exit 4 when some stay, and nothing is changed),
+ends the daemon, starts the usherd beside this usher, and waits for the sessions, which come back by themselves.
 ";
     Keys "keys" "\
 usher keys: credentials

@@ -13,6 +13,7 @@ mod approvals;
 mod args;
 mod ask;
 mod attach;
+mod ending;
 mod foreign;
 mod get;
 mod help;
@@ -28,7 +29,6 @@ mod select;
 mod send;
 mod session;
 mod status;
-mod stop;
 mod table;
 mod terminal;
 mod text;
@@ -73,7 +73,9 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Status => status::main(global),
         Verb::Health => status::health(global),
         Verb::Paths(name) => paths::main(global, name.as_deref()),
-        Verb::Stop(args) => stop::main(global, &args),
+        Verb::Stop(args) => ending::stop::main(global, &args),
+        Verb::Drain(args) => ending::drain::main(global, &args),
+        Verb::Restart(args) => ending::restart::main(global, &args),
         Verb::Rpc(args) => rpc::main(global, &args),
         Verb::Keys(args) => keys::main(global, args),
         Verb::Verify(args) => verify::main(global, &args),

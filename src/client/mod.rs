@@ -61,7 +61,7 @@ pub(crate) use handshake::{Hello, connect, health};
 pub use producer::{
     Asker, Change, Command, ConnectionState, Description, Following, Invalid, Offer, Producer, StartDaemon, Update, Why,
 };
-pub(crate) use start::connect_or_start;
+pub(crate) use start::{check_installed, connect_or_start};
 
 pub use crate::ids::SessionId;
 pub use crate::wire::codes::{Candidate, Delivery, ErrorData, ErrorObject};

@@ -98,6 +98,24 @@ fn start(paths: &Paths, named: Option<&Path>, begun: impl FnOnce()) -> Result<()
     }
 }
 
+/// Whether the daemon that would be started can be run at all and speaks a protocol of ours.
+pub fn check_installed() -> Result<(), ConnectFailure> {
+    let failed = |reason: String| ConnectFailure::NotStarted { reason };
+    let program = program().map_err(failed)?;
+    let mut command = Command::new(&program);
+    command.args(["--protocol", &format!("{}-{}", Range::OURS.min, Range::OURS.max), "--version"]).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(format!("{} cannot be run: {error}", shown(&program))))?;
+    match wait(&mut child, Instant::now() + Duration::from_millis(START_MS)) {
+        (Some(status), _) if status.success() => Ok(()),
+        (status, words) => {
+            let ended = status.map_or_else(|| "it did not end".to_owned(), |status| format!("it ended with {status}"));
+            let word = last_line(&words).unwrap_or(ended);
+            Err(failed(format!("{} is no daemon to start: {word}", shown(&program))))
+        }
+    }
+}
+
 /// `usherd` beside this program, links resolved, else where this build was told that it will be.
 fn program() -> Result<PathBuf, String> {
     // After an upgrade there is no file any more at the path of a program that runs on; its folder still is.

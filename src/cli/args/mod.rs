@@ -57,6 +57,8 @@ pub enum Verb {
     Health,
     Paths(Option<String>),
     Stop(StopArgs),
+    Drain(DrainArgs),
+    Restart(RestartArgs),
     Rpc(RpcArgs),
     Keys(KeysArgs),
     Verify(VerifyArgs),
@@ -146,6 +148,21 @@ pub struct DecideArgs {
 pub struct StopArgs {
     pub force: bool,
     pub receipt: Option<PathBuf>,
+}
+
+/// `usher drain`
+#[derive(Debug, PartialEq)]
+pub struct DrainArgs {
+    /// Until the daemon is gone, at most so long.
+    pub wait: Option<Duration>,
+    pub receipt: Option<PathBuf>,
+}
+
+/// `usher restart`
+#[derive(Debug, PartialEq)]
+pub struct RestartArgs {
+    /// How long pending commands may take, and how long sessions to come back.
+    pub timeout: Duration,
 }
 
 /// `usher rpc`

@@ -13,12 +13,17 @@ use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
-    ApprovalsArgs, AskArgs, DecideArgs, Detail, Global, Input, RpcArgs, Said, SelectorArgs, SendArgs, StopArgs, Verb,
-    VerifyArgs, WaitArgs, keys, run, value,
+    ApprovalsArgs, AskArgs, DecideArgs, Detail, DrainArgs, Global, Input, RestartArgs, RpcArgs, Said, SelectorArgs,
+    SendArgs, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
 };
 
 /// How long `usher wait` waits when it is not told.
 const WAIT: Duration = Duration::from_secs(60);
+
+/// How long `usher drain --wait` waits when it is not told: programs stay open for long.
+const DRAIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long `usher restart` waits for commands, and then for sessions, when it is not told.
+const RESTART: Duration = Duration::from_secs(30);
 
 /// Why there is no verb to act on.
 pub(super) enum Stop {
@@ -88,6 +93,8 @@ impl Line {
             Topic::Health => self.nothing(&[]).map(|()| Verb::Health)?,
             Topic::Paths => Verb::Paths(self.name()?),
             Topic::Stop => Verb::Stop(self.stop()?),
+            Topic::Drain => Verb::Drain(self.drain()?),
+            Topic::Restart => Verb::Restart(self.restart()?),
             Topic::Rpc => Verb::Rpc(self.rpc()?),
             Topic::Keys => Verb::Keys(keys::keys(self)?),
             Topic::Verify => Verb::Verify(self.verify()?),
@@ -273,6 +280,33 @@ impl Line {
         Ok(args)
     }
 
+    fn drain(&mut self) -> Result<DrainArgs, Stop> {
+        let (mut waits, mut timeout, mut receipt) = (false, None, None);
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("wait") => waits = true,
+                Long("timeout") => timeout = Some(value::duration(&self.text()?)?),
+                Long("receipt") => receipt = Some(self.value()?.into()),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if timeout.is_some() && !waits {
+            return Err(Failure::usage("--timeout goes with --wait").into());
+        }
+        Ok(DrainArgs { wait: waits.then(|| timeout.unwrap_or(DRAIN)), receipt })
+    }
+
+    fn restart(&mut self) -> Result<RestartArgs, Stop> {
+        let mut timeout = RESTART;
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("timeout") => timeout = value::duration(&self.text()?)?,
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        Ok(RestartArgs { timeout })
+    }
+
     fn rpc(&mut self) -> Result<RpcArgs, Stop> {
         let (mut method, mut params, mut payload, mut role) = (None, None, None, None);
         while let Some(arg) = self.next()? {
@@ -319,7 +353,8 @@ pub(super) fn is_selector(name: &str) -> bool {
 
 /// Every long option of some verb, as a name that outlives the words.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 31] = [
+    const NAMES: [&str; 32] = [
+        "wait",
         "detail",
         "detail-file",
         "ttl",
