@@ -13,7 +13,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | `limits` `ids` `error` `account` `threads` `sys` | bounds, names, exits, what is held, threads, what differs between systems |
+//! | `version` `limits` `ids` `error` `account` `threads` `sys` | which build this is, bounds, names, exits, what is held, threads, what differs between systems |
 //! | `store` | the one way to any file of ours |
 //! | `wire` | the bytes between peers, and no policy |
 //! | `auth` | who a peer is and what it may do: credentials, the gate, the handshake |
@@ -40,6 +40,7 @@ mod route;
 mod store;
 mod sys;
 mod threads;
+mod version;
 mod wire;
 
 use std::process::ExitCode;

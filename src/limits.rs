@@ -3,10 +3,12 @@
 //! Constants belong to the protocol and never move; what stands in [`Limits`] is a ceiling that
 //! `usherd --limit NAME=N` can only lower.
 
+use crate::version::PROTOCOLS;
+
 /// The lowest protocol we speak (0, the frozen one for operators, stands outside the range).
-pub const PROTOCOL_MIN: u16 = 1;
+pub const PROTOCOL_MIN: u16 = PROTOCOLS.0;
 /// The highest protocol we speak.
-pub const PROTOCOL_MAX: u16 = 1;
+pub const PROTOCOL_MAX: u16 = PROTOCOLS.1;
 
 /// A line of the handshake with its LF: a hello with every scope there is takes a quarter of it.
 pub const HELLO_LINE_MAX_BYTES: usize = 4_096;

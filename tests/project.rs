@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 /// The layers, lowest first; a module may use its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
-    &["limits", "ids", "error", "threads", "sys", "account"],
+    &["version", "limits", "ids", "error", "threads", "sys", "account"],
     &["store"],
     &["wire"],
     &["auth"],

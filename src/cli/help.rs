@@ -1,7 +1,9 @@
 //! What `--help` says. It needs no home, no directory and no daemon.
 
+use crate::version::version;
+
 /// The program and its version.
-pub const VERSION: &str = concat!("usher ", env!("CARGO_PKG_VERSION"));
+pub const VERSION: &str = concat!("usher ", version!());
 
 macro_rules! topics {
     ($($topic:ident $word:literal $text:literal;)+) => {

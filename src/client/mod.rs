@@ -63,10 +63,12 @@ pub use producer::{
 };
 pub(crate) use start::{check_installed, connect_or_start};
 
+use crate::version::version;
+
 pub use crate::ids::SessionId;
 pub use crate::wire::codes::{Candidate, Delivery, ErrorData, ErrorObject};
 pub use crate::wire::rows::{CommandOffer, Row as Session, State as SessionState, Terminal};
 pub use crate::wire::selector::Selector;
 
 /// What this program calls itself in a hello.
-pub(crate) const BUILD: &str = concat!("usher/", env!("CARGO_PKG_VERSION"));
+pub(crate) const BUILD: &str = concat!("usher/", version!());

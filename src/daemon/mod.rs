@@ -45,6 +45,7 @@ use crate::route::quiescence::Quiescence;
 use crate::store::socket::Listener;
 use crate::store::{Dir, Lock, Paths, Problem, StoreError, paths};
 use crate::threads;
+use crate::version::version;
 
 use acceptor::Acceptor;
 use options::{Action, Mode as RunMode, Options};
@@ -60,7 +61,7 @@ const OTHER_DESCRIPTORS: u64 = 32;
 const CONNECTIONS_MIN: u64 = 16;
 
 /// Program and version, as peers are told.
-pub const BUILD: &str = concat!("usherd/", env!("CARGO_PKG_VERSION"));
+pub const BUILD: &str = concat!("usherd/", version!());
 
 /// The program.
 pub fn main() -> ExitCode {

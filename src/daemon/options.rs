@@ -8,6 +8,7 @@ use lexopt::prelude::{Long, Short, ValueExt};
 
 use crate::error::Failure;
 use crate::limits::{Limits, PROTOCOL_MAX, PROTOCOL_MIN};
+use crate::version::version;
 use crate::wire::lines::Range;
 
 /// How long a daemon stays with nothing to do: longer than a person needs for the next command, short enough that an
@@ -91,7 +92,7 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
 }
 
 fn version() -> String {
-    format!("usherd {} (protocol {PROTOCOL_MIN} to {PROTOCOL_MAX})\n", env!("CARGO_PKG_VERSION"))
+    format!("usherd {} (protocol {PROTOCOL_MIN} to {PROTOCOL_MAX})\n", version!())
 }
 
 fn help() -> String {
