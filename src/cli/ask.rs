@@ -159,7 +159,7 @@ pub fn misread(method: &str) -> Trouble {
 }
 
 /// An incompatible daemon is told with how many sessions hold it, where it can be asked.
-fn explained(target: &Target, failure: ConnectFailure) -> Trouble {
+pub fn explained(target: &Target, failure: ConnectFailure) -> Trouble {
     let incompatible = matches!(failure, ConnectFailure::Incompatible { .. });
     let trouble = Trouble::from(failure);
     if !incompatible {

@@ -120,7 +120,8 @@ fn put(target: &Target, request: &Request, detail: Option<&str>) -> Result<Asked
 
 fn put_once(target: &Target, request: &Request, detail: Option<&str>) -> Result<Result<Asked, CallError>, Trouble> {
     let hello = Hello::new(ask::role_for(target, Method::ApprovalRequest));
-    let connection = connect_or_start(target, &hello, None, || ())?;
+    let connection =
+        connect_or_start(target, &hello, None, || ()).map_err(|failure| ask::explained(target, failure))?;
     let pending = Arc::new(Mutex::new(None));
     let is_watched = std::io::stderr().is_terminal();
     let caller = {
