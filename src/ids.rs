@@ -125,6 +125,10 @@ name_type!(
     Nonce, 32
 );
 name_type!(
+    /// A SHA-256 in the audit: of a line, of a text that is not told, of bytes that were torn.
+    Digest, 32
+);
+name_type!(
     /// An Ed25519 signature.
     Signature, 64
 );

@@ -17,6 +17,7 @@
 //! | `store` | the one way to any file of ours |
 //! | `wire` | the bytes between peers, and no policy |
 //! | `auth` | who a peer is and what it may do: credentials, the gate, the handshake |
+//! | `audit` | what happened to keys, connections and sessions: lines that nobody alters unseen |
 //! | `route` | the ways to peers: outbound, lanes, the directory |
 //! | `registry` | the one owner of sessions |
 //! | `connection` | one connection from its first byte to its last |
@@ -27,6 +28,7 @@
 //! docs/architecture.md tells the same story at length, docs/protocol.md holds every byte.
 
 mod account;
+mod audit;
 mod auth;
 mod cli;
 pub mod client;

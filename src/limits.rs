@@ -212,6 +212,8 @@ limits! {
     settle_ms = "settle-ms": 5_000;
     /// ms after a start before which a daemon makes no room for a successor
     settled_ms = "settled-ms": 30_000;
+    /// bytes of `audit.ndjson` before it becomes the old copy
+    audit_bytes = "audit-bytes": 16 * 1024 * 1024;
     /// ms that pending commands get at shutdown, and then the last frames
     shutdown_ms = "shutdown-ms": 5_000;
 }

@@ -13,6 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["store"],
     &["wire"],
     &["auth"],
+    &["audit"],
     &["route"],
     &["registry"],
     &["connection"],
@@ -21,7 +22,7 @@ const LAYERS: &[&[&str]] = &[
 
 /// Beside the layers: the module, and what it may use in addition to the first layer. Nobody else uses these.
 const BESIDE: &[(&str, &[&str])] =
-    &[("client", &["store", "wire", "auth"]), ("cli", &["store", "wire", "auth", "client"])];
+    &[("client", &["store", "wire", "auth"]), ("cli", &["store", "wire", "auth", "audit", "client"])];
 
 #[test]
 fn every_file_and_test_that_the_security_page_names_exists() {

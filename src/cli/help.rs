@@ -64,6 +64,7 @@ Daemon
   drain    let the daemon end with its last session
   restart  start the installed daemon in place of the one that runs
   keys     show, make, renew and revoke credentials
+  audit    show and check what happened to keys, connections and sessions
   verify   check a receipt, without the daemon
   rpc      call a method of the protocol
 
@@ -287,6 +288,20 @@ Usage: usher verify FILE [--daemon-key KEY|@FILE]
   --daemon-key KEY    the daemon's public key; that of this directory when absent
 
 Prints what the receipt proves. Exits 1 when it proves nothing.
+";
+    Audit "audit" "\
+usher audit: show and check what happened to keys, connections and sessions
+
+Usage: usher audit [--since SEQ|TIME] [--follow]
+       usher audit --verify
+
+  --since SEQ|TIME    from this line, or this instant (RFC 3339), on
+  --follow            then wait for what comes
+  --verify            check that no line is altered, missing or added, and that the end is the end: against the running
+                      daemon, else against the head that the last one recorded when it stopped
+
+Reads the daemon's files and needs no daemon; --json prints the lines as they are. --verify exits 1 and names the first
+line that does not verify. docs/audit.md says what each line means and what this proves. Exits 6 where there is none.
 ";
     Rpc "rpc" "\
 usher rpc: call a method of the protocol

@@ -13,6 +13,7 @@ mod approvals;
 mod args;
 mod ask;
 mod attach;
+mod audit;
 mod ending;
 mod foreign;
 mod get;
@@ -79,6 +80,7 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Rpc(args) => rpc::main(global, &args),
         Verb::Keys(args) => keys::main(global, args),
         Verb::Verify(args) => verify::main(global, &args),
+        Verb::Audit(args) => audit::main(global, &args),
         Verb::Attach(args) => attach::main(global, &args),
         Verb::Run(args) => run::main(args, global.credential.as_deref()).map_err(Trouble::from),
     }

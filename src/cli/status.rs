@@ -35,9 +35,18 @@ struct Status {
     draining: bool,
     sessions: u64,
     #[serde(default)]
+    audit: Option<AuditState>,
+    #[serde(default)]
     accounts: Vec<Account>,
     #[serde(default)]
     credentials: Vec<Holder>,
+}
+
+#[derive(Deserialize)]
+struct AuditState {
+    state: String,
+    seq: u64,
+    lost: u64,
 }
 
 #[derive(Deserialize)]
@@ -115,6 +124,10 @@ fn human(status: &Status) -> String {
     line("generation", &status.generation.to_string());
     let draining = if status.draining { ", draining: no new ones, the daemon ends with the last" } else { "" };
     line("sessions", &format!("{}{draining}", status.sessions));
+    if let Some(AuditState { state, seq, lost }) = &status.audit {
+        let lost = if *lost > 0 { format!(", {lost} facts without a line") } else { String::new() };
+        line("audit", &format!("{state}, line {seq}{lost}"));
+    }
     let rows: Vec<_> = status.accounts.iter().map(account).collect();
     if !rows.is_empty() {
         let _ = write!(text, "\n{}", table::text(ACCOUNTS, &rows, None));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::audit::Fact;
 use crate::auth::gate::End;
 use crate::ids::SessionId;
 use crate::registry::report::Report;
@@ -153,6 +154,7 @@ impl Conversation {
             Some(method) => self.admitted(method, request),
         };
         if let Err(mut refusal) = done {
+            self.audit_denial(name, refusal.code);
             if method == Some(Method::SessionSend) {
                 // Whatever is refused here has not come near a lane.
                 refusal.delivery = Some(Delivery::NotDelivered);
@@ -160,6 +162,23 @@ impl Conversation {
             let _gone = self.peer.refuse(id, &refusal);
         }
         Ok(())
+    }
+
+    /// What this peer may not do, methods of other roles with it. Of a method that there is not nothing is told.
+    fn audit_denial(&self, name: &str, code: Code) {
+        let is_denial = matches!(
+            code,
+            Code::Denied
+                | Code::UnknownMethod
+                | Code::Revoked
+                | Code::Expired
+                | Code::SessionOwned
+                | Code::LastOperator
+        );
+        if let Some(method) = Method::from_name(name).filter(|_| is_denial) {
+            let (connection, credential) = (self.peer.id(), self.peer.authority().credential().id);
+            self.hub.audit.record(Fact::Denied { connection, credential, method: method.name(), code: code.word() });
+        }
     }
 
     fn speaks(&self, method: Method) -> bool {
@@ -193,6 +212,7 @@ impl Conversation {
             Method::CredentialEnroll => operator::credential_enroll(self, permit, &request),
             Method::CredentialRevoke => operator::credential_revoke(self, permit, &request),
             Method::CredentialRenew => operator::credential_renew(self, permit, &request),
+            Method::AuditHead => operator::audit_head(self, permit, &request),
             Method::DaemonDrain => operator::drain(self, permit, &request),
             Method::DaemonStop => operator::stop(self, permit, &request),
         }

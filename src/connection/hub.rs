@@ -7,6 +7,7 @@ use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
 use crate::account::Pool;
+use crate::audit::{Audit, Fact};
 use crate::auth::credential::Credential;
 use crate::auth::credentials::Credentials;
 use crate::auth::gate::End;
@@ -63,6 +64,8 @@ pub struct Hub {
     pub identity: Arc<Identity>,
     /// Everybody it knows.
     pub credentials: Credentials,
+    /// What happened, for ever.
+    pub audit: Arc<Audit>,
     /// What takes sessions back.
     pub leases: Arc<Leases>,
     /// What happened.
@@ -114,7 +117,7 @@ impl Hub {
         }
     }
 
-    /// Tells who follows, of each end once.
+    /// Tells who follows, of each end once; the audit of the one that nobody asked for.
     fn tell_ended(&self, credential: &Credential) {
         let Some(end) = credential.gate.end() else { return };
         let (id, label) = (credential.id, credential.label.as_str());
@@ -122,6 +125,9 @@ impl Hub {
         let told = credential.told_end.swap(end as u8, SeqCst);
         if told == 0 {
             self.feed.publish(Audience::Credential(id), &Event::Unpaired { credential: id, label, reason });
+            if end == End::Expired {
+                self.audit.record(Fact::CredentialExpired { credential: id });
+            }
         }
         if end == End::Revoked && told != end as u8 {
             self.feed.publish(Audience::Credential(id), &Event::CredentialRevoked { credential: id, label });

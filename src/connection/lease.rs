@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
 
+use crate::audit::Fact;
 use crate::auth::gate::Permit;
 use crate::ids::{PublicKey, RotationId, SessionId, Signature};
 use crate::registry::leases::{Claim, Proof, Staged};
@@ -107,6 +108,8 @@ pub(super) fn stage_key(on: &Conversation, permit: Permit<'_>, request: &Request
     drop(permit);
     let change = rotate(on, session, Step::Stage { old, staged: Staged { rotation_id, new_key } })?;
     on.hub.leases.store_staged(session, change).map_err(|error| not_stored(&error, "nothing was staged"))?;
+    let (connection, credential) = (on.peer.id(), on.peer.authority().credential().id);
+    on.hub.audit.record(Fact::SessionKeyStaged { session, credential, connection });
     fault::point("session.stage_key", "answer");
     let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
     Ok(())
@@ -122,6 +125,8 @@ pub(super) fn confirm_key(on: &Conversation, permit: Permit<'_>, request: &Reque
         .leases
         .store(change)
         .map_err(|error| not_stored(&error, "the old key counts again when this daemon has ended"))?;
+    let (connection, credential) = (on.peer.id(), on.peer.authority().credential().id);
+    on.hub.audit.record(Fact::SessionKeyConfirmed { session, credential, connection });
     fault::point("session.confirm_key", "answer");
     let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
     Ok(())

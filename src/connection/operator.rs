@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::{Fact, Head, State};
 use crate::auth::credentials::Enrolment;
 use crate::auth::gate::{End, Permit};
 use crate::auth::record::{Record, ScopeList};
@@ -191,12 +192,17 @@ pub(super) fn credential_enroll(on: &Conversation, permit: Permit<'_>, request: 
         expires: asked.expires,
         replaces: asked.replaces,
     };
+    let replaces = enrolment.replaces;
     let credential = on.hub.credentials.enroll(permit, on.peer.authority(), enrolment)?;
     let by = on.peer.authority().credential().id;
     log::info!("credential {credential} enrolled by {by}");
     let paired = Event::Paired { credential, label: &label, role, by };
     on.hub.feed.publish(Audience::Credential(credential), &paired);
     on.hub.forget_ended();
+    on.hub.audit.record(Fact::CredentialEnrolled { credential, fingerprint, role: role.word(), by });
+    if let Some(replaced) = replaces {
+        on.hub.audit.record(Fact::CredentialRevoked { credential: replaced, durable: true, by });
+    }
     let _gone = on.peer.answer(request.id, &Enrolled { credential, fingerprint }, None, receipt);
     Ok(())
 }
@@ -206,8 +212,13 @@ pub(super) fn credential_revoke(on: &Conversation, permit: Permit<'_>, request: 
     let Named { credential, receipt } = message::params(request.params)?;
     let revoked = on.hub.credentials.revoke(permit, credential);
     on.hub.forget_ended();
+    let by = on.peer.authority().credential().id;
+    if revoked.as_ref().is_err_and(|refusal| matches!(refusal.code, Code::Busy | Code::Internal)) {
+        on.hub.audit.record(Fact::CredentialRevoked { credential, durable: false, by });
+    }
     let (label, cut) = revoked?;
-    log::info!("credential {credential} revoked by {}, {cut} connections cut", on.peer.authority().credential().id);
+    log::info!("credential {credential} revoked by {by}, {cut} connections cut");
+    on.hub.audit.record(Fact::CredentialRevoked { credential, durable: true, by });
     let _gone = on.peer.answer(request.id, &Revoked { credential, label, cut }, None, request.receipt(receipt));
     Ok(())
 }
@@ -218,8 +229,25 @@ pub(super) fn credential_renew(on: &Conversation, permit: Permit<'_>, request: &
     let renewed = on.hub.credentials.renew(permit, on.peer.authority(), credential, expires);
     on.hub.forget_ended();
     renewed?;
+    let by = on.peer.authority().credential().id;
+    on.hub.audit.record(Fact::CredentialRenewed { credential, expires, by });
     on.hub.clock.alarm(std::time::Instant::now());
     let _gone = on.peer.answer(request.id, &Renewed { credential, expires }, None, request.receipt(receipt));
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct AuditHead {
+    #[serde(flatten)]
+    head: Head,
+    lost: u64,
+    available: bool,
+}
+
+pub(super) fn audit_head(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
+    let Plain { receipt } = message::params(request.params)?;
+    let State { head, lost, available } = on.hub.audit.state();
+    let _gone = on.peer.answer(request.id, &AuditHead { head, lost, available }, None, request.receipt(receipt));
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use serde::Serialize;
 
 use crate::account::Usage;
+use crate::audit::State;
 use crate::auth::credential::Credential;
 use crate::ids::{CredentialId, Generation, SessionId};
 use crate::limits::HOLDERS_MAX;
@@ -39,6 +40,9 @@ pub(super) struct FullStatus {
     pending: u64,
     approvals: u64,
     connections: Connections,
+    /// Not for who sees a part only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<AuditState>,
     accounts: Vec<Account>,
     credentials: Vec<Holder>,
     /// Holders beyond those listed.
@@ -46,6 +50,13 @@ pub(super) struct FullStatus {
     budgets: Vec<SessionBudget>,
     /// Sessions beyond those listed.
     more_budgets: usize,
+}
+
+#[derive(Serialize)]
+struct AuditState {
+    state: &'static str,
+    seq: u64,
+    lost: u64,
 }
 
 #[derive(Serialize)]
@@ -151,12 +162,20 @@ impl FullStatus {
             pending: sessions.iter().map(|session| session.lane.pending()).sum(),
             approvals: if all && is_operator { &totals.approvals } else { &own.shares.approvals }.used(),
             connections: Connections { open, unfinished_hellos },
+            audit: all.then(|| hub.audit.state().into()),
             accounts: pools.iter().filter(|_| all).map(|pool| pool.usage().into()).collect(),
             credentials: holders.iter().map(|credential| Holder::of(credential)).collect(),
             more_credentials,
             budgets,
             more_budgets,
         }
+    }
+}
+
+impl From<State> for AuditState {
+    fn from(state: State) -> Self {
+        let State { head, lost, available } = state;
+        Self { state: if available { "available" } else { "unavailable" }, seq: head.seq, lost }
     }
 }
 

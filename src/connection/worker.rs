@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::account::Charge;
+use crate::audit::Fact;
 use crate::ids::{ConnectionId, Fingerprint};
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, FRAME_MAX_BYTES, HEARTBEAT_MS};
 use crate::registry::report::Report;
@@ -54,6 +55,7 @@ pub fn enter(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> 
         Ok(entered) => Some(entered),
         Err(outcome) => {
             tell(hub, uid, &outcome);
+            refused(hub, uid, &outcome);
             None
         }
     }
@@ -67,6 +69,15 @@ fn tell(hub: &Hub, uid: u32, outcome: &Outcome) {
         let key = outcome.fingerprint.map_or_else(|| "-".to_owned(), |key| key.to_string());
         format!("connection of uid {uid}, key {key}: {}", outcome.reason)
     });
+}
+
+/// Of the key that a stranger names nothing is told: it can be any text.
+fn refused(hub: &Hub, uid: u32, outcome: &Outcome) {
+    if outcome.reason == hello::HEALTH {
+        return;
+    }
+    let credential = outcome.fingerprint.and_then(|key| hub.credentials.find(key)).map(|credential| credential.id);
+    hub.audit.record(Fact::Refused { code: outcome.reason, credential, uid: Some(uid) });
 }
 
 fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: u32) -> Result<Box<Entered>, Outcome> {
@@ -89,6 +100,9 @@ fn hello_and_welcome(hub: &Arc<Hub>, socket: &Arc<UnixStream>, slot: Slot, uid: 
     if peer.send(message::notification(WELCOME, &welcome(hub, &peer, protocol))).is_err() {
         return outcome("gone before its welcome");
     }
+    let (connection, credential) = (peer.id(), peer.authority().credential().id);
+    let role = peer.authority().role().word();
+    hub.audit.record(Fact::Connected { connection, credential, role, protocol, uid });
     let conversation = Conversation::new(hub, &peer, protocol);
     Ok(Box::new(Entered { conversation, registered, reader, opener, fingerprint, uid, _place: place, _charge: charge }))
 }
@@ -114,7 +128,10 @@ impl Entered {
     }
 
     fn tell(&self, reason: &'static str) {
-        tell(&self.registered.hub, self.uid, &Outcome { reason, fingerprint: Some(self.fingerprint) });
+        let Registered { hub, peer, .. } = &self.registered;
+        tell(hub, self.uid, &Outcome { reason, fingerprint: Some(self.fingerprint) });
+        let (connection, credential) = (peer.id(), peer.authority().credential().id);
+        hub.audit.record(Fact::Disconnected { connection, credential, reason });
     }
 
     /// Why it has ended; `None`: it has not, and what was asked for is so.

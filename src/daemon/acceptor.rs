@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::geteuid;
 
+use crate::audit::Fact;
 use crate::connection::hub::Hub;
 use crate::error::{Exit, Failure};
 use crate::store::socket::Listener;
@@ -150,6 +151,7 @@ impl Accepting {
                 self.hub
                     .outcomes
                     .tell("another user", || format!("connection of uid {uid}: another user, closed unread"));
+                self.hub.audit.record(Fact::Refused { code: "another user", credential: None, uid: Some(uid) });
                 return;
             }
             // Could not tell: refused.
@@ -157,6 +159,7 @@ impl Accepting {
                 self.hub
                     .outcomes
                     .tell("unknown user", || format!("connection closed unread, its user is unknown: {error}"));
+                self.hub.audit.record(Fact::Refused { code: "unknown user", credential: None, uid: None });
                 return;
             }
         };

@@ -21,6 +21,7 @@ use nix::sys::stat::{Mode, umask};
 use parking_lot::Mutex;
 
 use crate::account::Pool;
+use crate::audit::{Audit, Fact};
 use crate::auth::credentials::Credentials;
 use crate::auth::identity::Identity;
 use crate::connection::hub::{Hub, Totals};
@@ -173,7 +174,9 @@ impl Daemon {
     ) -> Result<(Self, Receiver<StopReason>), Failure> {
         let (ask_stop, stop) = bounded(1);
         let (reports, to_registry) = bounded(REPORTS);
-        let hub = Arc::new(hub(limits, idle_exit, identity, credentials, leases, Stop::new(ask_stop), reports)?);
+        let of_audit = root.try_clone().map_err(store_failure)?;
+        let stop_by = Stop::new(ask_stop);
+        let hub = Arc::new(hub(limits, idle_exit, identity, credentials, of_audit, leases, stop_by, reports)?);
         let feed = {
             let feed = Arc::clone(&hub.feed);
             thread("events", move || feed.run())?
@@ -187,8 +190,9 @@ impl Daemon {
             let registry = Registry::new(
                 &hub.limits,
                 totals,
-                Approvals::new(hub.generation, Arc::clone(&hub.feed)),
+                Approvals::new(hub.generation, Arc::clone(&hub.audit), Arc::clone(&hub.feed)),
                 Arc::clone(&hub.feed),
+                Arc::clone(&hub.audit),
                 Arc::clone(&hub.leases),
                 Arc::clone(&hub.directory),
                 Arc::clone(&hub.lanes),
@@ -209,11 +213,13 @@ impl Daemon {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "what the set-up has made, handed over once")]
 fn hub(
     limits: &Limits,
     idle_exit: Option<Duration>,
     identity: Arc<Identity>,
     credentials: Credentials,
+    of_audit: Dir,
     leases: Leases,
     stop: Stop,
     reports: crossbeam_channel::Sender<Report>,
@@ -224,12 +230,15 @@ fn hub(
         Failure::new(Exit::Unavailable, "start", format!("no socket pair for the flusher: {error}"))
     })?;
     let clock = Arc::new(Clock::default());
+    let started = |after| Fact::Started { build: BUILD, generation, after };
+    let audit = Audit::start(of_audit, Arc::clone(&identity), limits.audit_bytes, started);
     Ok(Hub {
         generation,
         build: BUILD.to_owned(),
         started: jiff::Timestamp::now(),
         identity,
         credentials,
+        audit: Arc::new(audit),
         leases: Arc::new(leases),
         feed: Arc::new(Feed::new(generation, bell)),
         directory: Arc::new(Directory::default()),

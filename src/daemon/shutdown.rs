@@ -73,6 +73,7 @@ impl Daemon {
         if undelivered > 0 {
             log::warn!("{undelivered} messages and events never left");
         }
+        hub.audit.end(reason, undelivered);
         hub.feed.publish(Audience::Everybody, &Event::ShutdownComplete { reason, undelivered });
         hub.feed.wait_told(Instant::now() + LAST_WORDS);
         hub.feed.end();

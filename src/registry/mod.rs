@@ -17,6 +17,7 @@ use crossbeam_channel::Receiver;
 use serde::Serialize;
 
 use crate::account::{Charge, Full, Pool};
+use crate::audit::{Audit, Fact, sized};
 use crate::auth::gate::Authority;
 use crate::ids::{ConnectionId, SessionId};
 use crate::limits::Limits;
@@ -44,6 +45,7 @@ pub struct Registry {
     waiters: Waiters,
     approvals: Approvals,
     feed: Arc<Feed>,
+    audit: Arc<Audit>,
     leases: Arc<Leases>,
     directory: Arc<Directory>,
     bounds: Arc<LaneBounds>,
@@ -75,6 +77,7 @@ impl Registry {
         totals: Totals,
         approvals: Approvals,
         feed: Arc<Feed>,
+        audit: Arc<Audit>,
         leases: Arc<Leases>,
         directory: Arc<Directory>,
         bounds: Arc<LaneBounds>,
@@ -88,6 +91,7 @@ impl Registry {
             waiters: Waiters::default(),
             approvals,
             feed,
+            audit,
             leases,
             directory,
             bounds,
@@ -173,6 +177,7 @@ impl Registry {
     fn drain(&mut self, asked: &Asked) {
         match asked.peer.authority().admit(Method::DaemonDrain) {
             Ok(_permit) => {
+                self.audit.record(Fact::DrainAsked { by: asked.peer.authority().credential().id });
                 self.take_nobody();
                 let seen = self.directory.select(&Selector::default(), asked.peer.authority(), 0);
                 asked.answer(seen.len());
@@ -197,7 +202,9 @@ impl Registry {
         let seen = self.directory.select(&Selector::default(), peer.authority(), 0);
         if force || self.directory.len() == 0 {
             self.take_nobody();
-            log::info!("stop asked by {}", peer.authority().credential().id);
+            let by = peer.authority().credential().id;
+            log::info!("stop asked by {by}");
+            self.audit.record(Fact::StopAsked { by, force });
             asked.answer(seen.len());
             self.stop.request(StopReason::Asked);
             return Ok(());
@@ -238,6 +245,7 @@ impl Registry {
             old.release();
             log::info!("session {id} was taken back by another connection of credential {}", credential.id);
         }
+        self.tell(id, &producer, &facts.title, claimed);
         let order = self.table.own(id, producer.id());
         let (bounds, clock) = (Arc::clone(&self.bounds), Arc::clone(&self.clock));
         let budget = self.leases.budget(id).unwrap_or_default();
@@ -269,6 +277,15 @@ impl Registry {
     fn tell_runtimes(&self, session_id: SessionId, facts: &Arc<Facts>) {
         let detected = Event::RuntimesDetected { session_id, runtimes: &facts.runtimes };
         self.feed.publish(Audience::Session(session_id, Arc::clone(facts)), &detected);
+    }
+
+    fn tell(&self, session: SessionId, producer: &Peer, title: &str, claimed: Claimed) {
+        let (credential, connection) = (producer.authority().credential().id, producer.id());
+        let (title_bytes, title_sha256) = sized(title);
+        self.audit.record(match claimed {
+            Claimed::Back => Fact::SessionResumed { session, credential, connection, title_bytes, title_sha256 },
+            Claimed::Free => Fact::SessionRegistered { session, credential, connection, title_bytes, title_sha256 },
+        });
     }
 
     /// What is known of a session's commands goes with its lease.
@@ -334,6 +351,8 @@ impl Registry {
                 self.feed.publish(Audience::Session(id, Arc::clone(&facts)), &gone);
                 session.lane.end(Code::SessionLost);
                 session.release();
+                let credential = session.lane.producer().authority().credential().id;
+                self.audit.record(Fact::SessionGone { session: id, credential, connection, reason });
             }
             self.leases.ended(id, Instant::now());
             self.ended();

@@ -25,7 +25,7 @@ pub mod pem;
 mod read;
 mod remove;
 #[cfg(test)]
-mod scratch;
+pub(crate) mod scratch;
 pub mod socket;
 mod write;
 

@@ -24,16 +24,19 @@ pub const LOCK: &str = "usherd.lock";
 pub const KEYS: &str = "keys";
 /// Records, grants, revocations.
 pub const CREDENTIALS: &str = "credentials.json";
+/// What was done to keys, connections and sessions, hash-chained.
+pub const AUDIT: &str = "audit.ndjson";
 /// Standard error of an auto-started daemon.
 pub const LOG: &str = "usherd.log";
 
 /// Name of an entry, its components, and what it is, in the order in which `usher paths` prints them.
-const ENTRIES: [(&str, &[&str], &str); 6] = [
+const ENTRIES: [(&str, &[&str], &str); 7] = [
     ("socket_folder", &[SOCKET_FOLDER], "folder of the rendezvous"),
     ("socket", &[SOCKET_FOLDER, SOCKET], "rendezvous"),
     ("lock", &[LOCK], "held by the daemon for life"),
     ("keys", &[KEYS], "keys of the daemon and of the default credentials"),
     ("credentials", &[CREDENTIALS], "records, grants, revocations"),
+    ("audit", &[AUDIT], "what was done to keys, connections and sessions"),
     ("log", &[LOG], "standard error of an auto-started daemon"),
 ];
 

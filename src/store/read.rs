@@ -34,6 +34,11 @@ impl Dir {
         self.read_around(name, kind, || ())
     }
 
+    /// Opens a file that grows while it is read; its bytes are the caller's to judge.
+    pub fn open_growing(&self, name: &str) -> Result<File, StoreError> {
+        Ok(self.open_judged(name, OFlag::O_RDONLY, false)?.0)
+    }
+
     /// As [`Dir::read`]; `between` is called while the file is open and judged but not yet read.
     fn read_around(&self, name: &str, kind: &Kind, mut between: impl FnMut()) -> Result<Vec<u8>, StoreError> {
         for _ in 1..ATTEMPTS {

@@ -56,6 +56,11 @@ impl Dir {
         self.open_or_make(name, OFlag::O_WRONLY | OFlag::O_APPEND)
     }
 
+    /// Opens a file to add to its end and to read what stands there, making it if it is missing.
+    pub fn extend(&self, name: &str) -> Result<File, StoreError> {
+        self.open_or_make(name, OFlag::O_RDWR | OFlag::O_APPEND)
+    }
+
     /// Opens a file that is judged like one to be read, or makes it with mode 0600.
     pub(super) fn open_or_make(&self, name: &str, access: OFlag) -> Result<File, StoreError> {
         self.judge_name(name)?;

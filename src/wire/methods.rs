@@ -59,6 +59,7 @@ methods! {
     CredentialEnroll "credential.enroll" [Operator] false;
     CredentialRevoke "credential.revoke" [Operator] false;
     CredentialRenew "credential.renew" [Operator] false;
+    AuditHead "audit.head" [Operator] false;
     DaemonDrain "daemon.drain" [Operator] false;
     DaemonStop "daemon.stop" [Operator] false;
 }

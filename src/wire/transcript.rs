@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 use ring::signature::{ED25519, UnparsedPublicKey};
 
-use crate::ids::{ApprovalId, Generation, PublicKey, RotationId, SessionId, Signature};
+use crate::ids::{ApprovalId, Digest, Generation, PublicKey, RotationId, SessionId, Signature};
 
 const TRANSCRIPT: &[u8] = b"usher/1 transcript\n";
 const DAEMON_PROOF: &[u8] = b"usher/1 daemon proof\n";
@@ -16,6 +16,7 @@ const RECEIPT: &[u8] = b"usher/1 receipt\n";
 const LEASE: &[u8] = b"usher/1 lease\n";
 const STAGE: &[u8] = b"usher/1 stage\n";
 const DECISION: &[u8] = b"usher/1 decision\n";
+const AUDIT_HEAD: &[u8] = b"usher/1 audit head\n";
 const TO_DAEMON: &[u8] = b"usher/1 client to daemon";
 const TO_CLIENT: &[u8] = b"usher/1 daemon to client";
 
@@ -108,6 +109,13 @@ pub enum Statement {
         /// Or rejected.
         is_approved: bool,
     },
+    /// The daemon's key, over the last line of its audit.
+    AuditHead {
+        /// The line's number.
+        seq: u64,
+        /// Its hash.
+        hash: Digest,
+    },
 }
 
 impl Statement {
@@ -123,6 +131,7 @@ impl Statement {
             Self::Decision { generation, approval, text, is_approved } => {
                 [DECISION, &generation.0, &approval.0, text, &[u8::from(*is_approved)]].concat()
             }
+            Self::AuditHead { seq, hash } => [AUDIT_HEAD, &seq.to_be_bytes(), &hash.0].concat(),
         }
     }
 

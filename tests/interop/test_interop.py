@@ -39,7 +39,7 @@ MIB = 1 << 20
 METHODS = """
 session.register session.update session.heartbeat session.unregister session.stage_key session.confirm_key session.list
 session.get session.send session.wait approval.request approval.list approval.withdraw approval.decide
-events.subscribe events.unsubscribe daemon.status credential.list credential.enroll credential.revoke credential.renew daemon.drain daemon.stop
+events.subscribe events.unsubscribe daemon.status credential.list credential.enroll credential.revoke credential.renew audit.head daemon.drain daemon.stop
 """.split()
 SOON = 10.0
 INSTANT = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\Z"
@@ -1336,9 +1336,10 @@ class TestStatus(Case):
             status = self.connect(role).call("daemon.status", {}).result
             required = "generation build protocol pid started draining sessions pending approvals connections"
             required += " accounts credentials"
-            required += " more_credentials budgets more_budgets"
+            required += " more_credentials budgets more_budgets audit"
             wire.keys_of(status, required.split(), what="status")
             self.assertEqual(set(status["connections"]), {"open", "unfinished_hellos"})
+            self.assertEqual(set(status["audit"]), {"state", "seq", "lost"})
             self.assertRegex(status["started"], INSTANT)
             self.assertEqual(status["generation"], self.daemon.generation)
             self.assertEqual(status["protocol"], {"min": 1, "max": 1})

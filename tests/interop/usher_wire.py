@@ -43,7 +43,7 @@ METHODS = {
     "operator": {
         "session.list", "session.get", "session.wait", "approval.list", "approval.decide", "events.subscribe",
         "events.unsubscribe", "daemon.status", "credential.list", "credential.enroll",
-        "credential.revoke", "credential.renew", "daemon.drain", "daemon.stop",
+        "credential.revoke", "credential.renew", "audit.head", "daemon.drain", "daemon.stop",
     },
 }
 PAYLOAD_OUT = {"session.list", "session.get", "session.send", "credential.list", "approval.request", "approval.list"}

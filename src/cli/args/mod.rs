@@ -64,6 +64,7 @@ pub enum Verb {
     Verify(VerifyArgs),
     Run(RunArgs),
     Attach(AttachArgs),
+    Audit(AuditArgs),
 }
 
 /// Which session, as it was said.
@@ -188,6 +189,26 @@ pub enum KeyArg {
 pub struct VerifyArgs {
     pub file: PathBuf,
     pub daemon_key: Option<KeyArg>,
+}
+
+/// `usher audit`
+#[derive(Debug, Default, PartialEq)]
+pub struct AuditArgs {
+    /// Go on with what comes.
+    pub follow: bool,
+    /// From where on.
+    pub since: Option<Since>,
+    /// Check it in place of showing it.
+    pub verify: bool,
+}
+
+/// Where the shown lines begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// With this number.
+    Seq(u64),
+    /// At this instant.
+    Time(jiff::Timestamp),
 }
 
 /// Whether errors are to be told as JSON; asked before the words are understood, since a mistake in them is told too.

@@ -13,8 +13,8 @@ use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
-    ApprovalsArgs, AskArgs, DecideArgs, Detail, DrainArgs, Global, Input, RestartArgs, RpcArgs, Said, SelectorArgs,
-    SendArgs, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
+    ApprovalsArgs, AskArgs, AuditArgs, DecideArgs, Detail, DrainArgs, Global, Input, RestartArgs, RpcArgs, Said,
+    SelectorArgs, SendArgs, Since, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
 };
 
 /// How long `usher wait` waits when it is not told.
@@ -98,6 +98,7 @@ impl Line {
             Topic::Rpc => Verb::Rpc(self.rpc()?),
             Topic::Keys => Verb::Keys(keys::keys(self)?),
             Topic::Verify => Verb::Verify(self.verify()?),
+            Topic::Audit => Verb::Audit(self.audit()?),
             Topic::Run => Verb::Run(run::run(self)?),
             Topic::Attach => Verb::Attach(run::attach(self)?),
         };
@@ -332,6 +333,22 @@ impl Line {
             .ok_or_else(|| Failure::usage(format!("--role takes producer, caller or operator, not {word:?}")).into())
     }
 
+    fn audit(&mut self) -> Result<AuditArgs, Stop> {
+        let mut args = AuditArgs::default();
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("follow") => args.follow = true,
+                Long("verify") => args.verify = true,
+                Long("since") => args.since = Some(since(&self.text()?)?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        if args.verify && (args.follow || args.since.is_some()) {
+            return Err(Failure::usage("--verify looks at all of it, once: leave --follow and --since out").into());
+        }
+        Ok(args)
+    }
+
     fn verify(&mut self) -> Result<VerifyArgs, Stop> {
         let (mut file, mut daemon_key) = (None, None);
         while let Some(arg) = self.next()? {
@@ -346,6 +363,13 @@ impl Line {
     }
 }
 
+fn since(word: &str) -> Result<Since, Failure> {
+    let seq = word.parse().ok().map(Since::Seq);
+    seq.or_else(|| word.parse().ok().map(Since::Time)).ok_or_else(|| {
+        Failure::usage(format!("--since takes a line's number or an instant (RFC 3339), not {:?}", escaped(word, 64)))
+    })
+}
+
 /// Options of selectors.
 pub(super) fn is_selector(name: &str) -> bool {
     matches!(name, "session" | "cwd" | "repo" | "label" | "title")
@@ -353,7 +377,7 @@ pub(super) fn is_selector(name: &str) -> bool {
 
 /// Every long option of some verb, as a name that outlives the words.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 32] = [
+    const NAMES: [&str; 34] = [
         "wait",
         "detail",
         "detail-file",
@@ -386,6 +410,8 @@ fn known(name: &str) -> Option<&'static str> {
         "out",
         "public-key",
         "all",
+        "since",
+        "verify",
     ];
     NAMES.into_iter().find(|known| *known == name)
 }

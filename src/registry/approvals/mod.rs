@@ -12,6 +12,7 @@ use crossbeam_channel::Sender;
 use serde::Serialize;
 
 use crate::account::Charge;
+use crate::audit::{Audit, Fact, sized};
 use crate::ids::{ApprovalId, ConnectionId, Generation, SessionId};
 use crate::route::feed::{Audience, Feed};
 use crate::route::outbound::Origin;
@@ -141,6 +142,7 @@ impl Question {
 pub struct Approvals {
     table: Table<Question, Audience>,
     generation: Generation,
+    audit: Arc<Audit>,
     feed: Arc<Feed>,
 }
 
@@ -156,8 +158,8 @@ struct DecidedNow {
 
 impl Approvals {
     /// None yet.
-    pub fn new(generation: Generation, feed: Arc<Feed>) -> Self {
-        Self { table: Table::default(), generation, feed }
+    pub fn new(generation: Generation, audit: Arc<Audit>, feed: Arc<Feed>) -> Self {
+        Self { table: Table::default(), generation, audit, feed }
     }
 
     /// Whether nobody asks anything.
@@ -196,6 +198,10 @@ impl Approvals {
             expires,
         };
         self.feed.publish(audience.clone(), &awaiting);
+        let (connection, credential) = (peer.id(), credential.id);
+        let (text_bytes, text_sha256) = sized(&text);
+        let asked_for = Fact::ApprovalRequested { approval: id, credential, connection, text_bytes, text_sha256 };
+        self.audit.record(asked_for);
         let pending = message::notification(APPROVAL_PENDING, &Pending { request, approval_id: id, expires });
         let _gone = peer.send(pending);
         let question = Question { peer: Arc::clone(&peer), request, receipt, audience, text, charges: Some(charges) };
@@ -254,6 +260,8 @@ impl Approvals {
             by: Who { credential: credential.id, label: &credential.label },
         };
         self.feed.publish(ended.seen_by.clone(), &stale);
+        let (approval, decision) = (decide.approval_id, decide.decision.word());
+        self.audit.record(Fact::ApprovalStale { approval, decision, by: credential.id });
         already_decided(&ended.outcome)
     }
 
@@ -337,6 +345,14 @@ impl Approvals {
         let by = credential.map(|by| Who { credential: by.id, label: &by.label });
         let told = Event::ApprovalDecided { approval_id, decision, by, reason };
         self.feed.publish(question.audience.clone(), &told);
+        self.audit.record(Fact::ApprovalDecided {
+            approval: approval_id,
+            credential: question.peer.authority().credential().id,
+            decision: decision.word(),
+            by: credential.map(|by| by.id),
+            public_key: credential.map(|by| by.public_key),
+            signature: outcome.signature,
+        });
         Some((outcome, question))
     }
 
