@@ -9,9 +9,9 @@ use crate::support::wait::until;
 use crate::support::wire::{Answer, Identity, Key, Peer, base64, sha256};
 
 /// A question that was taken.
-struct Asked {
+pub struct Asked {
     request: u64,
-    id: String,
+    pub id: String,
 }
 
 fn asking(summary: &str) -> Value {
@@ -19,7 +19,7 @@ fn asking(summary: &str) -> Value {
 }
 
 /// Asks, and waits until the question is taken.
-fn ask(peer: &mut Peer, params: &Value, detail: Option<&str>) -> Asked {
+pub fn ask(peer: &mut Peer, params: &Value, detail: Option<&str>) -> Asked {
     let detail = detail.map(|text| json!(text).to_string());
     let request = peer.request("approval.request", params, detail.as_deref().map(str::as_bytes));
     let pending = peer.next().expect("the question is taken or refused");
@@ -46,13 +46,14 @@ fn signature(key: &Key, peer: &Peer, id: &str, text: &str, is_approved: bool) ->
     key.sign(&[b"usher/1 decision\n", &generation, &bytes16(id), &sha256(text.as_bytes()), &byte])
 }
 
-struct Decider {
-    peer: Peer,
+/// An operator that decides.
+pub struct Decider {
+    pub peer: Peer,
     key: Key,
 }
 
 impl Decider {
-    fn new(place: &Place) -> Self {
+    pub fn new(place: &Place) -> Self {
         Self::of(&Identity::of(place, "operator"))
     }
 
@@ -71,7 +72,7 @@ impl Decider {
         json!({"approval_id": id, "decision": decision, "signature": signature})
     }
 
-    fn decide(&mut self, id: &str, decision: &str) -> Answer {
+    pub fn decide(&mut self, id: &str, decision: &str) -> Answer {
         let params = self.deciding(id, decision);
         self.peer.call("approval.decide", &params, None)
     }

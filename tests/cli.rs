@@ -46,6 +46,7 @@ fn verbs() -> Vec<Vec<&'static str>> {
         "keys renew nobody",
         "keys renew caller",
         "verify receipt",
+        "audit --verify",
         "rpc session.list",
         "rpc daemon.stop",
     ]
@@ -121,6 +122,8 @@ fn without_a_daemon_every_verb_has_its_exit_code_and_starts_none() {
                 "get" | "send" => (6, "session-not-found"),
                 "wait" => (4, "timeout"),
                 "verify" => (2, "usage"),
+                "audit" if ["killed", "stopped"].contains(&what) => (0, ""),
+                "audit" => (6, "not-found"),
                 _ => (3, "not-running"),
             };
             let (exited, document, error) = in_json(place, &args);
@@ -404,7 +407,7 @@ fn help_and_version_need_no_home_no_directory_and_no_streams() {
     }
     lines.push((USHER, vec!["help"]));
     for verb in
-        "list get send wait ask approvals approve reject status health paths stop drain restart keys verify rpc run attach".split(' ')
+        "list get send wait ask approvals approve reject status health paths stop drain restart keys verify audit rpc run attach".split(' ')
     {
         lines.push((USHER, vec![verb, "--help"]));
         lines.push((USHER, vec![verb, "-h"]));
@@ -469,9 +472,20 @@ fn a_user_without_a_home_is_told_to_name_a_directory() {
 fn verbs_work_with_closed_streams() {
     let place = Place::with_daemon(&[]);
     let _one = Producer::start(&place, "one");
-    for line in
-        ["list", "get", "send echo 1", "wait", "status", "health", "paths", "keys list", "rpc session.list", "run true"]
-    {
+    for line in [
+        "list",
+        "get",
+        "send echo 1",
+        "wait",
+        "status",
+        "health",
+        "paths",
+        "keys list",
+        "audit",
+        "audit --verify",
+        "rpc session.list",
+        "run true",
+    ] {
         for streams in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
             let script = format!("exec \"$0\" {line} {streams}");
             let done = ran(place.program("sh").args(["-c", &script, USHER]));
@@ -719,8 +733,9 @@ fn inside_a_session_operators_verbs_have_to_be_meant() {
         ran(command.args(words).env("USHER_SESSION", "AAAAAAAAAAAAAAAAAAAAAA").current_dir(place.scratch()))
     };
     let before = tree(place.path());
-    for words in
-        verbs().into_iter().filter(|words| ["stop", "keys"].contains(&words[0]) || words.contains(&"daemon.stop"))
+    for words in verbs()
+        .into_iter()
+        .filter(|words| ["stop", "keys", "audit"].contains(&words[0]) || words.contains(&"daemon.stop"))
     {
         let refused = inside(&[&["--json"], &words[..]].concat());
         let (code, _, error) = is_json(&refused, &words);

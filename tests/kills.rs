@@ -267,6 +267,6 @@ fn no_command_under_a_key_takes_effect_twice_whatever_is_killed_and_each_ends_on
         (!left && status["pending"] == 0).then_some(())
     });
     let process = Process(place.pid());
-    until("threads are gone", || (process.threads() <= 11).then_some(()));
-    until("descriptors are closed", || (process.descriptors() <= 20).then_some(()));
+    until("threads are gone", || (process.threads() <= 12).then_some(()));
+    until("descriptors are closed", || (process.descriptors() <= 23).then_some(()));
 }

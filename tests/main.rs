@@ -7,6 +7,7 @@
 mod approvals;
 mod asking;
 mod attach;
+mod audit;
 mod bounds;
 mod budgets;
 mod cli;

@@ -137,7 +137,7 @@ fn of_twelve_that_race_for_the_first_start_one_makes_the_keys_and_all_are_conten
 
         let mut names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["credentials.json", "keys", "s", "usherd.lock", "usherd.log"]);
+        assert_eq!(names, ["audit.ndjson", "credentials.json", "keys", "s", "usherd.lock", "usherd.log"]);
         let mut keys: Vec<_> =
             fs::read_dir(place.path().join("keys")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         keys.sort();
@@ -355,7 +355,9 @@ fn two_directories_live_side_by_side_and_the_end_of_one_does_not_touch_the_other
     assert_eq!(two.health(), Some(generation));
     works(&two);
     let unlogged = |mut tree: std::collections::BTreeMap<_, _>| {
-        tree.remove(&two.log());
+        for own in [two.log(), two.path().join("audit.ndjson")] {
+            tree.remove(&own);
+        }
         tree
     };
     assert_eq!(unlogged(tree(two.path())), unlogged(before));

@@ -154,6 +154,8 @@ fn stays_flat(rounds: usize, each: usize) {
     }
     let said = quiet.place.log_text().len() - log;
     assert!(said < 64 * 1024, "the log grew by {said} bytes with {} commands", (rounds - 1) * 8 * each);
+    let audit = std::fs::metadata(quiet.place.path().join("audit.ndjson")).unwrap().len();
+    assert!(audit < 256 * 1024, "commands have no line, and the audit has {audit} bytes");
     let last = quiet.process.resident_kib();
     let text =
         format!("{} commands: {resident} KiB resident, then {last} KiB; {said} bytes of log\n", rounds * 8 * each);
