@@ -136,8 +136,8 @@ Usage: usher ask SUMMARY [--detail TEXT | --detail-file FILE] [--ttl DURATION] [
   --receipt FILE       keep the signed decision in a new file; usher verify checks it
 
 Exits 0 when somebody with an operator's key approved, and for no other reason: 1 rejected or withdrawn, 3 the daemon
-was lost or ended, 4 nobody answered in time, 10 too many questions. Prints nothing on standard output without --json. On
-a terminal it says how to answer. A daemon is started where none runs; the question ends with this program.
+was lost or ended, 4 nobody answered in time, 10 too many questions. Prints nothing on standard output without --json.
+On a terminal it says how to answer. A daemon is started where none runs; the question ends with this program.
 
   usher ask 'apply this plan?' --detail-file plan.txt && terraform apply
 ";
@@ -157,7 +157,8 @@ usher approve: say yes to questions
 
 Usage: usher approve ID… [--reason TEXT] [--receipt FILE]
 
-  ID              an approval's id, or at least 4 characters of its beginning that mean one alone; several are decided in turn
+  ID              an approval's id, or at least 4 characters of its beginning that mean one alone; several are decided
+                  in turn
   --reason TEXT   told to the asker
   --receipt FILE  keep the daemon's signed answer in a new file
 
