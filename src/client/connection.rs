@@ -15,9 +15,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::ids::{Generation, PublicKey};
-use crate::limits::HEADER_MAX_BYTES;
+use crate::limits::{FRAME_MAX_BYTES, FRAME_TAG_BYTES, HEADER_MAX_BYTES};
 use crate::wire::codes::{Code, ErrorObject, Refusal};
-use crate::wire::frame::{FrameError, Opener, Sealer};
+use crate::wire::frame::{Opener, Sealer};
 use crate::wire::message::{self, Header, Plaintext};
 use crate::wire::methods::CLOSING;
 use crate::wire::transcript::Hash;
@@ -117,8 +117,8 @@ impl Sender {
     }
 
     /// As [`Sender::request`], out until the deadline. Before the first byte is, `see` gets the id and the plaintext: an
-    /// answer may come before this returns. `see` runs under the lock and must not take another that is held around
-    /// calls of this half.
+    /// answer may come before this returns. What cannot be sent is not seen, since its id is the next one's. `see` runs
+    /// under the lock and must not take another that is held around calls of this half.
     pub(super) fn request_seen(
         &self,
         method: &str,
@@ -130,8 +130,9 @@ impl Sender {
         let mut outgoing = self.lock(deadline)?;
         let id = outgoing.last_id + 1;
         let plaintext = message::request(id, method, params, payload);
+        outgoing.check(&plaintext)?;
         see(id, plaintext.text());
-        outgoing.send(plaintext, deadline)?;
+        outgoing.write(plaintext, deadline)?;
         outgoing.last_id = id;
         Ok(id)
     }
@@ -174,22 +175,32 @@ impl Sender {
 
 impl Outgoing {
     fn send(&mut self, plaintext: Plaintext, deadline: Instant) -> Result<(), SendError> {
+        self.check(&plaintext)?;
+        self.write(plaintext, deadline)
+    }
+
+    /// Whether it can be sent; the connection is as it was.
+    fn check(&self, plaintext: &Plaintext) -> Result<(), SendError> {
         if self.closed {
             return Err(SendError::Lost);
         }
         let text = plaintext.text();
         let header = text.iter().take(HEADER_MAX_BYTES + 1).position(|&byte| byte == b'\n').unwrap_or(text.len());
-        if header > HEADER_MAX_BYTES {
+        if header > HEADER_MAX_BYTES || text.len() + FRAME_TAG_BYTES > FRAME_MAX_BYTES {
             return Err(SendError::TooLarge);
         }
-        let frame = self.sealer.seal(plaintext.into_frame()).map_err(|error| match error {
-            FrameError::Length => SendError::TooLarge,
-            FrameError::Seal | FrameError::Exhausted => SendError::Lost,
-        })?;
-        outbound::write_all(&self.stream, &frame, deadline).map_err(|_| {
+        Ok(())
+    }
+
+    /// Sends what was checked, or ends the connection.
+    fn write(&mut self, plaintext: Plaintext, deadline: Instant) -> Result<(), SendError> {
+        let frame = self.sealer.seal(plaintext.into_frame()).ok();
+        let written = frame.map(|frame| outbound::write_all(&self.stream, &frame, deadline));
+        if !matches!(written, Some(Ok(()))) {
             self.end();
-            SendError::Lost
-        })
+            return Err(SendError::Lost);
+        }
+        Ok(())
     }
 
     fn end(&mut self) {

@@ -66,6 +66,38 @@ fn an_input_that_is_not_one_json_text_is_not_sent() {
 }
 
 #[test]
+fn a_question_that_is_too_large_harms_no_other_of_the_same_moment() {
+    let place = Place::with_daemon(&[]);
+    let caller = caller(&place);
+    let large = titled(&"x".repeat(70_000));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let spoils = || {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!(caller.send(&large, "x", None, LONG).unwrap_err().code(), "too-large");
+            }
+        };
+        scope.spawn(spoils);
+        scope.spawn(spoils);
+        let codes: Vec<_> = (0..3_000)
+            .map(|_| caller.send(&titled("w"), "x", None, LONG).unwrap_err().code().to_owned())
+            .filter(|code| code != "session-not-found")
+            .collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(codes, [] as [String; 0]);
+    });
+}
+
+#[test]
+fn a_deadline_beyond_all_time_is_refused_by_the_daemon_and_no_bug() {
+    let place = Place::with_daemon(&[]);
+    let _producer = open(&place, Description::new("w"));
+    let caller = caller(&place);
+    assert_eq!(caller.send(&titled("w"), "x", None, Duration::MAX).unwrap_err().code(), "invalid-params");
+    assert_eq!(caller.wait(&titled("w"), Duration::MAX).unwrap_err().code(), "invalid-params");
+}
+
+#[test]
 fn a_list_of_several_pages_is_read_as_one() {
     let place = Place::with_daemon(&[]);
     let offer = |number: usize| {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::SessionId;
+use crate::limits::DEADLINE_MAX_MS;
 use crate::wire::methods::Method;
 use crate::wire::object;
 use crate::wire::rows::Row;
@@ -126,8 +127,7 @@ impl Caller {
         deadline: Duration,
     ) -> Result<Sent, CallError> {
         let params = Send { selector, command, deadline_ms: millis(deadline), key };
-        let deadline = Instant::now() + deadline + SLACK;
-        let reply = self.call(Method::SessionSend.name(), &params, input, deadline)?;
+        let reply = self.call(Method::SessionSend.name(), &params, input, after(deadline))?;
         let Done { session_id, took_ms } = read(&reply)?;
         Ok(Sent { session_id, took: Duration::from_millis(took_ms), result: reply.payload })
     }
@@ -135,13 +135,18 @@ impl Caller {
     /// Waits until exactly one session matches.
     pub fn wait(&self, selector: &Selector, deadline: Duration) -> Result<Row, CallError> {
         let params = Wait { selector, deadline_ms: millis(deadline) };
-        let reply = self.call(Method::SessionWait.name(), &params, None, Instant::now() + deadline + SLACK)?;
+        let reply = self.call(Method::SessionWait.name(), &params, None, after(deadline))?;
         Ok(read::<One>(&reply)?.session)
     }
 }
 
 fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, CallError> {
     object::read(reply.result.get().as_bytes()).map_err(|_| CallError::Misread)
+}
+
+/// Until when the daemon has had its word on a deadline. It refuses longer ones than its longest, at once.
+fn after(deadline: Duration) -> Instant {
+    Instant::now() + deadline.min(Duration::from_millis(DEADLINE_MAX_MS)) + SLACK
 }
 
 fn millis(time: Duration) -> u64 {
