@@ -162,3 +162,49 @@ fn a_program_that_does_not_read_is_bounded_and_works_again_when_it_does() {
     drop(stdin);
     assert_eq!(until("it ends", || child.try_wait().unwrap()).code(), Some(0));
 }
+
+#[test]
+fn a_command_that_was_answered_before_its_line_was_begun_is_not_told_any_more() {
+    let place = Place::with_daemon(&[]);
+    let mut command = place.usher();
+    command.args(["attach", "--title", "w", "--command", "a"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    until("the session is listed", || session(&place, "w"));
+    // More than a pipe takes: whatever comes behind it waits.
+    let input = format!("\"{}\"", "x".repeat(300_000));
+    let file = place.path().join("input");
+    super::super::support::system::put(&file, &input);
+    let from = format!("@{}", file.display());
+    for id in 1..=10 {
+        let mut send = place.usher();
+        send.args(["send", "--title", "w", "a", &from]);
+        let mut send = send.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It knows the id without having read it.
+        let answer = format!("{{\"id\":{id},\"result\":{id}}}\n");
+        let status = until("it is answered", || {
+            std::io::Write::write_all(&mut stdin, answer.as_bytes()).unwrap();
+            send.try_wait().unwrap()
+        });
+        assert!(status.success());
+    }
+    let mut last = place.usher();
+    last.args(["send", "--title", "w", "a", "\"last\""]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let last = last.spawn().unwrap();
+    until("the last one is there", || (session(&place, "w").unwrap()["pending"] == 1).then_some(()));
+    let mut told = Vec::new();
+    for line in std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap())) {
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if line["method"] == "command" {
+            told.push(line["id"].as_u64().unwrap());
+            if line["params"]["input"] == "last" {
+                std::io::Write::write_all(&mut stdin, b"{\"id\":11,\"result\":1}\n").unwrap();
+                break;
+            }
+        }
+    }
+    assert_eq!(told, [1, 11], "of the others nothing is kept");
+    assert_eq!(finished(last).code, 0);
+    drop(stdin);
+    assert_eq!(until("it ends", || child.try_wait().unwrap()).code(), Some(0));
+}

@@ -175,6 +175,30 @@ fn an_update_changes_what_it_names_and_a_wrong_one_nothing() {
 }
 
 #[test]
+fn what_is_said_of_a_long_line_is_short() {
+    let place = Place::with_daemon(&[]);
+    let mut attached = Attached::open(&place, &["--title", "w", "--command", "ok"]);
+    let long = "\u{1}\u{e9}".repeat(500_000);
+    for wrong in [
+        json!({"method": long}),
+        json!({(long.as_str()): 1}),
+        json!({"jsonrpc": "2.0", "method": "update", "params": {(long.as_str()): 1}}),
+        json!({"method": "update", "params": {"commands": [{"name": long}]}}),
+        json!({"method": "update", "params": {"labels": {(long.as_str()): "x"}}}),
+        json!({"id": long, "method": "update", "params": {}}),
+    ] {
+        attached.say(&wrong);
+        let line = attached.next();
+        assert_eq!(line["method"], "error");
+        assert!(line.to_string().len() < 4_096, "{} bytes", line.to_string().len());
+    }
+    attached.say(&json!({"id": 1, "method": long}));
+    let line = attached.next();
+    assert!(line["error"]["message"].is_string() && line.to_string().len() < 4_096, "{:.200}", line.to_string());
+    attached.is_well(&place);
+}
+
+#[test]
 fn commands_come_at_once_up_to_the_number_that_was_given() {
     let place = Place::with_daemon(&[]);
     let mut attached = Attached::open(&place, &["--title", "w", "--command", "a", "--max-in-flight", "3"]);

@@ -17,6 +17,9 @@ use super::message::{self, Incoming, OfferParams, UpdateParams};
 use super::outbox::Outbox;
 use super::program::Program;
 
+/// The longest id of a request of the program's own: its answer may wait to be read.
+const ID_MAX_BYTES: usize = 1_024;
+
 /// What the program says is for them.
 pub struct Inbox {
     producer: Arc<Producer>,
@@ -68,6 +71,9 @@ impl Inbox {
             object::read(line).map_err(|error| format!("a line is not a JSON-RPC message: {error}"))?;
         if incoming.jsonrpc.as_ref().is_some_and(|version| version != "2.0") {
             return Err("a line is not JSON-RPC 2.0".to_owned().into());
+        }
+        if incoming.id.as_ref().is_some_and(|id| id.get().len() > ID_MAX_BYTES) {
+            return Err(format!("an id is longer than {ID_MAX_BYTES} bytes").into());
         }
         match incoming {
             Incoming { method: Some(method), id, params, result: None, error: None, .. } => {

@@ -11,6 +11,9 @@ use crate::ids::SessionId;
 use crate::wire::object;
 use crate::wire::rows::CommandOffer;
 
+/// What is told of a mistake; more of it is the program's own text, which it knows.
+const TOLD_MAX_BYTES: usize = 512;
+
 /// A notification to the program.
 #[derive(Debug, Serialize)]
 #[serde(tag = "method", content = "params")]
@@ -103,6 +106,12 @@ fn line(rest: impl Serialize) -> Vec<u8> {
     text
 }
 
+/// The head of a text that may have as many bytes as a line of the program's: what waits to be read is bounded.
+pub fn short(text: &str) -> &str {
+    let end = (0..=TOLD_MAX_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
 /// A notification's line.
 pub fn notice(notice: &Notice<'_>) -> Vec<u8> {
     line(notice)
@@ -117,7 +126,7 @@ pub fn command(id: u64, params: &CommandParams<'_>) -> Vec<u8> {
 pub fn reply(id: &RawValue, outcome: Result<(), &str>) -> Vec<u8> {
     line(match outcome {
         Ok(()) => Reply::Done { id, result: BTreeMap::new() },
-        Err(message) => Reply::Failed { id, error: Failed { code: -32_000, message } },
+        Err(message) => Reply::Failed { id, error: Failed { code: -32_000, message: short(message) } },
     })
 }
 

@@ -1,7 +1,7 @@
 //! Lines to the program.
 //!
-//! Owns: their order and their bound. Invariants: a command that is given up before its line was begun is not told at
-//! all, so at most as many wait here as the session holds; of what else is told, what the program does not read is not
+//! Owns: their order and their bound. Invariants: a command that is over before its line was begun is not told at all, so
+//! at most as many wait here as the session holds; of what else is told, what the program does not read is not
 //! kept beyond [`NOTES_MAX`] lines. The writer waits for the program; only who answers the program's own requests
 //! waits for the writer.
 
@@ -46,19 +46,30 @@ enum Kind {
     Note,
 }
 
+impl Queue {
+    /// Takes back the line of a command that was not begun.
+    fn withdraw(&mut self, id: u64) -> bool {
+        let place = self.lines.iter().position(|line| line.kind == Kind::Command(id));
+        place.and_then(|place| self.lines.remove(place)).is_some()
+    }
+}
+
 impl Outbox {
     /// A command. The session holds so many of them, and no more.
     pub fn command(&self, id: u64, text: Vec<u8>) {
         self.push(&mut self.queue.lock(), Kind::Command(id), text);
     }
 
+    /// A command was answered, by who has not even read it: then it is not told any more.
+    pub fn settle(&self, id: u64) {
+        self.queue.lock().withdraw(id);
+    }
+
     /// A command is given up: it is not told, or told to be cancelled.
     pub fn cancel(&self, id: u64) {
         let mut queue = self.queue.lock();
-        let place = queue.lines.iter().position(|line| line.kind == Kind::Command(id));
-        match place {
-            Some(place) => drop(queue.lines.remove(place)),
-            None => self.note(&mut queue, message::notice(&Notice::Cancel { id })),
+        if !queue.withdraw(id) {
+            self.note(&mut queue, message::notice(&Notice::Cancel { id }));
         }
     }
 
@@ -78,7 +89,7 @@ impl Outbox {
 
     /// What the program did wrong, with the command that it was about. Not kept where it does not read.
     pub fn error(&self, what: &str, id: Option<u64>) {
-        self.note(&mut self.queue.lock(), message::notice(&Notice::Error { message: what, id }));
+        self.note(&mut self.queue.lock(), message::notice(&Notice::Error { message: message::short(what), id }));
     }
 
     /// An answer to a request of the program's own. Waits for the program to read what was told before.

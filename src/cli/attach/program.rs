@@ -50,6 +50,9 @@ impl Program {
         let until = command.deadline().and_then(|deadline| deadline.checked_add(GRACE));
         let answer = call.wait(until, || command.cancelled() <= Some(Why::Deadline));
         self.calls.close(id);
+        if answer.is_some() {
+            self.outbox.settle(id);
+        }
         answer.unwrap_or_else(|| {
             self.outbox.cancel(id);
             Err(match command.cancelled() {
