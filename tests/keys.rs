@@ -266,6 +266,22 @@ fn keys_outlive_the_producers_connection_and_what_it_may_have_run_is_not_sent_to
 }
 
 #[test]
+fn a_repeat_that_does_not_find_the_session_any_more_is_not_told_that_the_running_command_never_left() {
+    let place = Place::with_daemon(&[]);
+    let (lease, mut owner) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));
+    lease.register(&mut owner).unwrap();
+    let mut caller = Caller::connect(&place);
+    let by_both = json!({"selector": {"session": lease.id(), "title": "leased"}, "command": "hold", "key": "k"});
+    let running = caller.0.request("session.send", &by_both, None);
+    let command = heard(&mut owner);
+    owner.call("session.update", &json!({"title": "another"}), None).unwrap();
+    assert_eq!(told(caller.0.call("session.send", &by_both, None)), pair("session-not-found", "unknown"));
+    reply_to(&owner.outgoing(), command.id, Reply::Result(None));
+    caller.answer(running).unwrap();
+    caller.0.call("session.send", &by_both, None).unwrap();
+}
+
+#[test]
 fn what_is_known_of_keys_goes_with_the_caller_and_with_the_lease() {
     let place = Place::with_daemon(&[]);
     let mut operator = Operator::connect(&place);

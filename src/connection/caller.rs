@@ -14,7 +14,7 @@ use crate::route::keys::{Found, Key, told_again};
 use crate::route::lane::{self, Call, Order};
 use crate::route::outbound::Origin;
 use crate::route::peer::Place;
-use crate::wire::codes::{Code, Refusal};
+use crate::wire::codes::{Code, Delivery, Refusal};
 use crate::wire::message;
 use crate::wire::object;
 use crate::wire::rows::{Row, is_name};
@@ -167,6 +167,9 @@ fn absent(
     match (&found, id) {
         (Found::Known(kept), Some(session)) => {
             lane::again(&on.peer, request.id, request.receipt(receipt), session, kept)
+        }
+        (Found::Running, _) => {
+            let _gone = on.peer.fail(request.id, &refusal.delivery(Delivery::Unknown));
         }
         _ => match told_again(&found) {
             Some(told) => {
