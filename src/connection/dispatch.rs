@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use crossbeam_channel::{Sender, bounded};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -84,11 +85,23 @@ impl Owned {
 
     /// Ends the session, once; answers to its commands may still come.
     pub fn end(&self, reason: GoneReason) {
+        self.end_and_tell(reason, None);
+    }
+
+    /// The same; afterwards nobody finds it any more.
+    pub fn unregister(&self) {
+        let (tell, removed) = bounded(0);
+        self.end_and_tell(GoneReason::Unregistered, Some(tell));
+        // Nothing is ever said: that the registry has dropped its end is all.
+        let _dropped = removed.recv();
+    }
+
+    fn end_and_tell(&self, reason: GoneReason, removed: Option<Sender<()>>) {
         if self.is_over.replace(true) {
             return;
         }
         self.session.lane.end(Code::SessionLost);
-        self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id(), reason });
+        self.hub.report(Report::Gone { session: self.session.id, connection: self.peer.id(), reason, removed });
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn unregister(on: &Conversation, permit: Permit<'_>, request: &Reques
     on.session()?;
     drop(permit);
     if let Some(owned) = &on.owned {
-        owned.end(GoneReason::Unregistered);
+        owned.unregister();
     }
     let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
     Ok(())

@@ -135,7 +135,9 @@ impl Registry {
                 let answer = self.rotate(&peer, session, step);
                 let _worker_gone = reply.send(answer);
             }
-            Report::Gone { session, connection, reason } => self.remove(session, connection, reason),
+            Report::Gone { session, connection, reason, removed: _told_by_its_end } => {
+                self.remove(session, connection, reason);
+            }
             Report::Wait(wait) => {
                 self.clock.alarm(wait.deadline);
                 self.waiters.add(wait, &self.totals.streams, &self.directory);

@@ -33,6 +33,8 @@ pub enum Report {
         connection: ConnectionId,
         /// Why.
         reason: GoneReason,
+        /// Dropped when nobody finds it any more.
+        removed: Option<Sender<()>>,
     },
     /// A caller waits for a session.
     Wait(Wait),
