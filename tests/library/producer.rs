@@ -244,6 +244,137 @@ fn a_handler_may_stop_its_own_producer() {
     assert_eq!(producer.state(), ConnectionState::Stopped);
 }
 
+/// A place where a handler finds its own producer, and the producer once it is there.
+type Slot = Arc<Mutex<Option<Arc<Producer>>>>;
+
+fn own(slot: &Slot) -> Arc<Producer> {
+    Arc::clone(slot.lock().unwrap().as_ref().unwrap())
+}
+
+/// Waits for this; a producer that hangs is left behind, since dropping it would hang as well.
+fn hears<T>(told: &Receiver<T>, what: &str, producer: &Arc<Producer>) -> T {
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        std::mem::forget(Arc::clone(producer));
+        panic!("{what}");
+    })
+}
+
+#[test]
+fn a_quick_handler_may_stop_its_own_producer_also_where_others_had_threads() {
+    let place = Place::with_daemon(&[]);
+    let slot = Slot::default();
+    let (mine, (tell, told)) = (Arc::clone(&slot), sync_channel(1));
+    let quit = Offer::new("quit", move |_| {
+        own(&mine).stop();
+        tell.send(()).unwrap();
+        Ok(b"null".to_vec())
+    });
+    let producer = Arc::new(open(&place, Description::new("w").offer(echo()).offer(quit.quick())));
+    *slot.lock().unwrap() = Some(Arc::clone(&producer));
+    caller(&place).send(&titled("w"), "echo", Some(b"1"), LONG).unwrap();
+    let error = caller(&place).send(&titled("w"), "quit", None, Duration::from_secs(10)).unwrap_err();
+    hears(&told, "the stop waits for the handler that called it", &producer);
+    assert_eq!(error.code(), "session-lost");
+    slot.lock().unwrap().take();
+    producer.stop();
+}
+
+#[test]
+fn handlers_that_stop_their_producer_at_once_do_not_wait_for_each_other() {
+    let place = Place::with_daemon(&[]);
+    let slot = Slot::default();
+    let (tell, told) = sync_channel(2);
+    let (runs, running) = sync_channel(1);
+    let (begin, begun) = sync_channel(1);
+    let begun = Mutex::new(begun);
+    let (mine, tells) = (Arc::clone(&slot), tell.clone());
+    let slow = Offer::new("slow", move |_| {
+        runs.send(()).unwrap();
+        begun.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        own(&mine).stop();
+        tells.send(()).unwrap();
+        Ok(b"null".to_vec())
+    });
+    let mine = Arc::clone(&slot);
+    let quick = Offer::new("quick", move |_| {
+        begin.send(()).unwrap();
+        own(&mine).stop();
+        tell.send(()).unwrap();
+        Ok(b"null".to_vec())
+    });
+    let description = Description::new("w").offer(slow).offer(quick.quick()).max_in_flight(2);
+    let producer = Arc::new(open(&place, description));
+    *slot.lock().unwrap() = Some(Arc::clone(&producer));
+    let caller = caller(&place);
+    let of = |command: &str| serde_json::json!({"selector": {"title": "w"}, "command": command});
+    let _slow = caller.start("session.send", &of("slow"), None).unwrap();
+    running.recv_timeout(PATIENCE).unwrap();
+    let _quick = caller.start("session.send", &of("quick"), None).unwrap();
+    (0..2).for_each(|_| hears(&told, "they wait for each other", &producer));
+    slot.lock().unwrap().take();
+    producer.stop();
+}
+
+#[test]
+fn a_session_that_is_stopped_as_soon_as_it_is_open_is_not_listed_afterwards() {
+    let place = Place::with_daemon(&[]);
+    let caller = caller(&place);
+    for round in 0..100 {
+        open(&place, Description::new("w")).stop();
+        assert!(caller.list(&titled("w")).next().is_none(), "round {round}");
+    }
+}
+
+#[test]
+fn a_listener_may_stop_the_producer_that_somebody_stops() {
+    let place = Place::with_daemon(&[]);
+    let producer = Arc::new(open(&place, Description::new("w").offer(echo())));
+    let (mine, (tell, told)) = (Arc::downgrade(&producer), sync_channel(10));
+    let _following = producer.follow(move |_| mine.upgrade().unwrap().stop());
+    let stops = Arc::clone(&producer);
+    let stopping = std::thread::spawn(move || {
+        stops.stop();
+        tell.send(()).unwrap();
+    });
+    hears(&told, "the stop and its listener wait for each other", &producer);
+    stopping.join().unwrap();
+    assert!(caller(&place).list(&titled("w")).next().is_none(), "who lists afterwards does not find it");
+}
+
+#[test]
+fn what_a_handler_or_listener_held_may_ask_the_producer_when_it_is_dropped() {
+    struct Asks(std::sync::Weak<Producer>, SyncSender<ConnectionState>);
+    impl Drop for Asks {
+        fn drop(&mut self) {
+            if let Some(producer) = self.0.upgrade() {
+                drop(producer.follow(|_| ()));
+                self.1.send(producer.state()).unwrap();
+            }
+        }
+    }
+    let place = Place::with_daemon(&[]);
+    let producer = Arc::new(open(&place, Description::new("w").offer(echo())));
+    let (tell, told) = sync_channel(10);
+    let asks = || Asks(Arc::downgrade(&producer), tell.clone());
+    let offer = |name: &str, held: Asks| {
+        let handler = move |_: &usher::client::Command| Err(format!("{:?}", held.0.strong_count()));
+        Offer::new(name, handler)
+    };
+    let (first, refused, held) = (offer("a", asks()), offer("not a name", asks()), asks());
+    let following = producer.follow(move |_| assert!(held.0.strong_count() > 0));
+    let does = Arc::clone(&producer);
+    let doing = std::thread::spawn(move || {
+        does.update(Update::new().offers(vec![first])).unwrap();
+        does.update(Update::new().offers(vec![refused])).unwrap_err();
+        does.update(Update::new().offers(vec![echo()])).unwrap();
+        drop(following);
+    });
+    for what in ["a refused update", "a replaced handler", "a listener that is gone"] {
+        assert_eq!(hears(&told, what, &producer), ConnectionState::Open);
+    }
+    doing.join().unwrap();
+}
+
 #[test]
 fn a_producer_starts_a_daemon_unless_that_is_switched_off() {
     let place = Place::empty();

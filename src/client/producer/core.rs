@@ -5,6 +5,7 @@
 //! begins with nothing left to update. Lock order: a connection's own, then `now`; nothing is sent with `now` locked.
 
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -47,6 +48,8 @@ pub(super) struct Link {
     pub is_running: bool,
     /// The first try is over, or goes on without us.
     pub is_begun: bool,
+    /// The last that there was.
+    pub thread: Option<ThreadId>,
 }
 
 /// A connection, and what was asked on it and is not answered.
@@ -126,6 +129,14 @@ impl Core {
             self.listeners.note(Change { state, reason });
         }
         self.changed.notify_all();
+    }
+
+    /// Whether the calling thread is the link, in a handler, or in a listener: then it cannot wait for these, and they may
+    /// wait for it.
+    pub fn is_own_thread(&self) -> bool {
+        let own = Some(thread::current().id());
+        let link = self.now.lock().link.thread;
+        link == own || self.listeners.teller() == own || self.pool.is_own()
     }
 
     /// Waits until this holds of the connection; false: it did not until the deadline.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
 
 use parking_lot::Mutex;
 
@@ -46,7 +47,8 @@ struct Told {
     last: u64,
     /// Each with the last listener that hears it: who comes later knows it already.
     changes: VecDeque<(Change, u64)>,
-    is_telling: bool,
+    /// Which thread is telling.
+    teller: Option<ThreadId>,
 }
 
 impl Listeners {
@@ -70,11 +72,11 @@ impl Listeners {
         loop {
             let (change, listeners) = {
                 let mut told = self.0.lock();
-                if told.is_telling {
+                if told.teller.is_some() {
                     return;
                 }
                 let Some((change, last)) = told.changes.pop_front() else { return };
-                told.is_telling = true;
+                told.teller = Some(thread::current().id());
                 let hear = told.listeners.iter().filter(|(id, _)| *id <= last);
                 (change, hear.cloned().collect::<Vec<_>>())
             };
@@ -83,8 +85,15 @@ impl Listeners {
                     log::error!("a listener panicked at {change:?}");
                 }
             }
-            self.0.lock().is_telling = false;
+            // Not under the lock: what a listener held may follow too.
+            drop(listeners);
+            self.0.lock().teller = None;
         }
+    }
+
+    /// The thread that is telling.
+    pub fn teller(&self) -> Option<ThreadId> {
+        self.0.lock().teller
     }
 }
 
@@ -97,9 +106,13 @@ pub struct Following {
 
 impl Drop for Following {
     fn drop(&mut self) {
-        if let Some(listeners) = self.listeners.upgrade() {
-            listeners.0.lock().listeners.retain(|(id, _)| *id != self.id);
-        }
+        let Some(listeners) = self.listeners.upgrade() else { return };
+        let mut told = listeners.0.lock();
+        let place = told.listeners.iter().position(|(id, _)| *id == self.id);
+        let listener = place.map(|place| told.listeners.remove(place));
+        // Not under the lock: what it held may follow too.
+        drop(told);
+        drop(listener);
     }
 }
 

@@ -45,6 +45,7 @@ type Told = (Event, Option<String>);
 /// Runs until the producer is stopped, or its key is not wanted.
 pub(super) fn run(core: &Arc<Core>) {
     let mut session: Option<Session> = None;
+    core.now.lock().link.thread = Some(std::thread::current().id());
     loop {
         let state = {
             let mut now = core.now.lock();
@@ -242,11 +243,12 @@ impl Session {
                 return Some((Event::Refused(code, Some(self.generation)), Some(code.word().to_owned())));
             }
             wire.is_registered = true;
+            // Who stopped it before will say no goodbye; who does from here on will, and waits for the answer.
+            let is_stopped = now.state == State::Stopped;
             drop(now);
             core.apply(Event::Registered, None);
             core.flush();
-            // Stopped meanwhile: there is nothing to serve any more.
-            return (core.now.lock().state != State::Open).then_some((Event::Stopped, None));
+            return is_stopped.then_some((Event::Stopped, None));
         }
         let is_registering = wire.register.is_some();
         let is_update = wire.is_updated(id);

@@ -25,7 +25,7 @@ mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -171,25 +171,25 @@ impl Producer {
     /// Changes what the session tells. What the daemon would refuse is refused here and changes nothing; what it refuses
     /// all the same, for its grant or a lowered limit, a [`Change`] tells.
     pub fn update(&self, update: Update) -> Result<(), Invalid> {
-        let dirty = {
-            let Update { title, labels, offers } = update;
-            let mut now = self.core.now.lock();
-            // It was checked when it came, and may be large.
-            let snapshot = now.description.snapshot.take();
-            let mut changed = now.description.clone();
-            let dirty =
-                Dirty { title: title.is_some(), labels: labels.is_some(), commands: offers.is_some(), snapshot: false };
-            changed.title = title.unwrap_or(changed.title);
-            changed.labels = labels.unwrap_or(changed.labels);
-            changed.offers = offers.unwrap_or(changed.offers);
-            let checked = changed.check();
-            if checked.is_ok() {
-                now.description = changed;
-            }
-            now.description.snapshot = snapshot;
-            checked?;
-            dirty
-        };
+        let Update { title, labels, offers } = update;
+        let dirty =
+            Dirty { title: title.is_some(), labels: labels.is_some(), commands: offers.is_some(), snapshot: false };
+        let mut now = self.core.now.lock();
+        // It was checked when it came, and may be large.
+        let snapshot = now.description.snapshot.take();
+        let mut other = now.description.clone();
+        other.title = title.unwrap_or(other.title);
+        other.labels = labels.unwrap_or(other.labels);
+        other.offers = offers.unwrap_or(other.offers);
+        let checked = other.check();
+        if checked.is_ok() {
+            std::mem::swap(&mut now.description, &mut other);
+        }
+        now.description.snapshot = snapshot;
+        drop(now);
+        // Not under the lock: what a handler held may ask the producer.
+        drop(other);
+        checked?;
         self.core.tell(dirty);
         Ok(())
     }
@@ -205,12 +205,14 @@ impl Producer {
 
     /// Ends the session for good. No result is sent from now on; what runs is told by [`Command::cancelled`] and waited
     /// for, as are the library's threads. Stopping twice is stopping once. From within a handler or listener of its own it
-    /// does all this but wait for itself.
+    /// does all this but wait: others may wait for that one.
     pub fn stop(&self) {
         self.end(Instant::now() + GOODBYE);
-        let own = thread::current().id();
+        if self.core.is_own_thread() {
+            return;
+        }
         let links = std::mem::take(&mut *self.links.lock());
-        links.into_iter().filter(|link| link.thread().id() != own).for_each(|link| drop(link.join()));
+        links.into_iter().for_each(|link| drop(link.join()));
         self.core.pool.join(None);
     }
 
@@ -223,6 +225,9 @@ impl Producer {
     pub fn stop_by(&self, deadline: Instant) {
         self.is_left.store(true, Ordering::Relaxed);
         self.end(deadline);
+        if self.core.is_own_thread() {
+            return;
+        }
         let links = std::mem::take(&mut *self.links.lock());
         links.into_iter().filter(JoinHandle::is_finished).for_each(|link| drop(link.join()));
         self.core.pool.join(Some(deadline));

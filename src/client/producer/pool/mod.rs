@@ -240,15 +240,19 @@ impl Pool {
         running.iter().for_each(|cancel| cancel.tell(Why::Stopped));
     }
 
+    /// Whether the calling thread does a command.
+    pub fn is_own(&self) -> bool {
+        let own = thread::current().id();
+        self.0.table.lock().running.values().any(|running| running.thread == own)
+    }
+
     /// After [`Pool::stop`]: waits until nothing runs, at most until the deadline, and joins the threads that can be.
     pub fn join(&self, deadline: Option<Instant>) {
-        let own = thread::current().id();
         let threads = {
             let mut table = self.0.table.lock();
-            let is_own = table.threads.values().any(|thread| thread.thread().id() == own);
             let mut threads = std::mem::take(&mut table.left);
             threads.extend(std::mem::take(&mut table.threads).into_values());
-            while !is_own && !threads.is_empty() && !table.running.is_empty() {
+            while !threads.is_empty() && !table.running.is_empty() {
                 match deadline {
                     Some(deadline) if self.0.settled.wait_until(&mut table, deadline).timed_out() => break,
                     Some(_) => {}
@@ -257,12 +261,8 @@ impl Pool {
             }
             threads
         };
-        for thread in threads {
-            // Who stops a producer from one of its own handlers is not waited for.
-            let can_be = thread.thread().id() != own && (deadline.is_none() || thread.is_finished());
-            if can_be {
-                let _ = thread.join();
-            }
+        for thread in threads.into_iter().filter(|thread| deadline.is_none() || thread.is_finished()) {
+            let _ = thread.join();
         }
     }
 }

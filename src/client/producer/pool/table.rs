@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, ThreadId};
 
 use super::answer::Address;
 use crate::client::producer::cancel::Cancel;
@@ -42,6 +42,7 @@ pub(super) struct Running {
     pub cancel: Arc<Cancel>,
     pub ticket: Option<Ticket>,
     pub bytes: usize,
+    pub thread: ThreadId,
 }
 
 impl Table {
@@ -49,12 +50,14 @@ impl Table {
         self.waiting.len() + self.running.len() + self.ledger.waiters()
     }
 
+    /// To be done by the calling thread.
     pub fn begin(&mut self, job: Job) -> (u64, Job) {
         self.last += 1;
         let bytes = input_bytes(&job.command);
         self.bytes += bytes;
         let (address, cancel) = (Some(job.address.clone()), Arc::clone(&job.command.cancel));
-        self.running.insert(self.last, Running { address, cancel, ticket: job.ticket, bytes });
+        let thread = thread::current().id();
+        self.running.insert(self.last, Running { address, cancel, ticket: job.ticket, bytes, thread });
         (self.last, job)
     }
 
