@@ -164,6 +164,32 @@ fn a_program_that_does_not_read_is_bounded_and_works_again_when_it_does() {
 }
 
 #[test]
+fn a_program_that_did_not_read_its_answers_and_went_ends_its_session_and_what_it_said_before_counts() {
+    let place = Place::with_daemon(&[]);
+    let mut command = place.usher();
+    command.args(["attach", "--title", "w", "--command", "a"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    until("the session is listed", || session(&place, "w"));
+    let mut send = place.usher();
+    let send = send.args(["send", "--title", "w", "a"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the command is there", || (session(&place, "w").unwrap()["pending"] == 1).then_some(()));
+    // More answers than a pipe and what may wait hold together, requests in one pipe of their own.
+    let request = format!("{{\"id\":\"{}\",\"method\":\"update\",\"params\":{{}}}}\n", "x".repeat(900));
+    for _ in 0..64 + 80 {
+        std::io::Write::write_all(&mut stdin, request.as_bytes()).unwrap();
+    }
+    std::io::Write::write_all(&mut stdin, b"{\"id\":1,\"result\":\"said\"}\n").unwrap();
+    drop(stdin);
+    // Its standard output is held open by another.
+    let output = child.stdout.take();
+    assert_eq!(until("it ends", || child.try_wait().unwrap()).code(), Some(0));
+    drop(output);
+    let ran = finished(send);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "said\n"), "{ran:?}");
+}
+
+#[test]
 fn a_command_that_was_answered_before_its_line_was_begun_is_not_told_any_more() {
     let place = Place::with_daemon(&[]);
     let mut command = place.usher();

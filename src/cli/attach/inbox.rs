@@ -4,8 +4,10 @@
 //! the program is told which and why.
 
 use std::io::{self, BufRead, ErrorKind};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::value::RawValue;
 
 use crate::client::{Producer, Update};
@@ -111,7 +113,10 @@ impl Inbox {
             _ => Err(format!("there is no method {method:?}")),
         };
         match (id, done) {
-            (Some(id), done) => self.outbox.reply(message::reply(id, done.as_ref().map(drop).map_err(String::as_str))),
+            (Some(id), done) => {
+                let reply = message::reply(id, done.as_ref().map(drop).map_err(String::as_str));
+                self.outbox.reply(reply, has_hung_up);
+            }
             (None, Err(what)) => self.outbox.error(&format!("{method}: {what}"), None),
             (None, Ok(())) => {}
         }
@@ -144,6 +149,13 @@ impl Inbox {
             None => Ok(()),
         }
     }
+}
+
+/// Whether nobody can say anything more on standard input, whatever there is still to be read.
+fn has_hung_up() -> bool {
+    let input = io::stdin();
+    let mut input = [PollFd::new(input.as_fd(), PollFlags::empty())];
+    poll(&mut input, PollTimeout::ZERO).is_ok() && input[0].any().unwrap_or(false)
 }
 
 /// The next line into an empty buffer, without its LF. False: it was too long, and is gone. None: there is no more; what

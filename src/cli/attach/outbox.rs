@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -15,6 +15,9 @@ use super::message::{self, Notice};
 
 /// Lines that are no commands and wait to be written.
 const NOTES_MAX: usize = 64;
+
+/// How often it is looked whether a program that does not read is there.
+const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 pub struct Outbox {
@@ -30,6 +33,8 @@ struct Queue {
     lines: VecDeque<Line>,
     notes: usize,
     is_writing: bool,
+    /// The program was gone while an answer waited for it.
+    is_deaf: bool,
     /// Nothing is written any more.
     is_over: bool,
 }
@@ -92,13 +97,16 @@ impl Outbox {
         self.note(&mut self.queue.lock(), message::notice(&Notice::Error { message: message::short(what), id }));
     }
 
-    /// An answer to a request of the program's own. Waits for the program to read what was told before.
-    pub fn reply(&self, text: Vec<u8>) {
+    /// An answer to a request of the program's own. Waits for the program to read what was told before, but not for one
+    /// that is gone: what else it has said is then heard to its end.
+    pub fn reply(&self, text: Vec<u8>, is_gone: impl Fn() -> bool) {
         let mut queue = self.queue.lock();
-        while queue.notes >= NOTES_MAX && !queue.is_over {
-            self.gone.wait(&mut queue);
+        while queue.notes >= NOTES_MAX && !queue.is_over && !queue.is_deaf {
+            if self.gone.wait_for(&mut queue, LOOK).timed_out() {
+                queue.is_deaf = is_gone();
+            }
         }
-        self.push(&mut queue, Kind::Note, text);
+        self.note(&mut queue, text);
     }
 
     fn note(&self, queue: &mut Queue, text: Vec<u8>) {
@@ -152,8 +160,6 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::ids::SessionId;
 
@@ -177,7 +183,7 @@ mod tests {
         outbox.command(2, b"two\n".to_vec());
         outbox.cancel(1);
         outbox.cancel(7);
-        outbox.reply(b"reply\n".to_vec());
+        outbox.reply(b"reply\n".to_vec(), || false);
         let text = written(&outbox);
         assert_eq!(text, "two\n{\"jsonrpc\":\"2.0\",\"method\":\"$/cancel\",\"params\":{\"id\":7}}\nreply\n");
         outbox.command(3, b"late\n".to_vec());
@@ -210,6 +216,6 @@ mod tests {
         let outbox = Outbox::default();
         outbox.command(1, b"one\n".to_vec());
         outbox.write(&mut Broken);
-        outbox.reply(b"nobody waits\n".to_vec());
+        outbox.reply(b"nobody waits\n".to_vec(), || false);
     }
 }
