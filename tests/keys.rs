@@ -282,6 +282,31 @@ fn a_repeat_that_does_not_find_the_session_any_more_is_not_told_that_the_running
 }
 
 #[test]
+fn no_repeat_is_told_that_a_command_never_left_at_the_moment_at_which_its_session_changes_hands() {
+    let place = Place::with_daemon(&[]);
+    let (lease, mut owner) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));
+    lease.register(&mut owner).unwrap();
+    let (mut first, mut second) = (Caller::connect(&place), Caller::connect(&place));
+    for round in 0..100 {
+        let key = format!("{round}");
+        let running = first.start_keyed(&lease.id(), "hold", None, &key, 60_000);
+        heard(&mut owner);
+        let mut next = Peer::connect(&Identity::of(&place, "producer"));
+        let mut params = lease.registration();
+        params["lease_signature"] = json!(lease.signature(&next));
+        let register = next.request("session.register", &params, None);
+        let repeats: Vec<_> =
+            (0..50).map(|_| second.start_keyed(&lease.id(), "hold", None, &key, 60_000)).collect();
+        next.answer(register).unwrap();
+        assert_eq!(told(first.answer(running)), pair("superseded", "unknown"));
+        for repeat in repeats {
+            assert_eq!(told(second.answer(repeat)), pair("superseded", "unknown"), "round {round}");
+        }
+        owner = next;
+    }
+}
+
+#[test]
 fn what_is_known_of_keys_goes_with_the_caller_and_with_the_lease() {
     let place = Place::with_daemon(&[]);
     let mut operator = Operator::connect(&place);

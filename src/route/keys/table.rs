@@ -139,7 +139,10 @@ impl Table {
         self.serial += 1;
         let serial = self.serial;
         let entry = Entry { owner, digest, state: State::Running, serial, _charge: charge };
-        self.entries.insert(name.clone(), entry);
+        if let Some(anothers) = self.entries.insert(name.clone(), entry) {
+            // Nothing pays for it any more.
+            self.over.retain(|(_, ticket)| ticket.serial != anothers.serial);
+        }
         Ticket { name: Arc::new(name), serial }
     }
 

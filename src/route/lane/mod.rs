@@ -180,30 +180,32 @@ impl Lane {
 
     fn enter(&self, _permit: &Permit<'_>, call: Call, order: Order<'_>) -> Result<Entered, Refusal> {
         let mut state = self.state.lock();
-        if let Some(code) = state.ended {
-            return Err(code.into());
-        }
         let Order { command, key, input } = order;
         let Some(key) = key else {
-            self.admit(&mut state, Work::new(command, None, call), input)?;
-            return Ok(Entered::Waits);
+            return match state.ended {
+                Some(code) => Err(code.into()),
+                None => self.admit(&mut state, Work::new(command, None, call), input).map(|()| Entered::Waits),
+            };
         };
         let credential = Arc::clone(call.caller.authority().credential());
         let owner = self.producer.authority().credential().id;
-        match self.bounds.keyring.find(self.session, credential.id, Some(owner), &key) {
-            Found::Nothing => {
+        match (self.bounds.keyring.find(self.session, credential.id, Some(owner), &key), state.ended) {
+            (Found::Nothing, Some(code)) => Err(code.into()),
+            // It is on its way out of here, or runs for whoever has the session now.
+            (Found::Running, Some(code)) => Ok(Entered::Ended(Refusal::from(code).delivery(Delivery::Unknown))),
+            (Found::Nothing, None) => {
                 let ticket = self.bounds.keyring.begin(self.session, &credential, owner, &key)?;
                 let work = Work::new(command, Some(ticket.clone()), call);
                 self.admit(&mut state, work, input).inspect_err(|_| self.bounds.keyring.forget(&ticket))?;
                 Ok(Entered::Waits)
             }
-            Found::Running => {
+            (Found::Running, None) => {
                 state.under(credential.id, &key).ok_or(Code::Internal)?.calls.push(call);
                 Ok(Entered::Waits)
             }
-            Found::Known(kept) => Ok(Entered::Known(kept)),
-            Found::Conflict => Err(Code::KeyConflict.into()),
-            found => Ok(Entered::Ended(told_again(&found).unwrap_or_else(|| Code::Internal.into()))),
+            (Found::Known(kept), _) => Ok(Entered::Known(kept)),
+            (Found::Conflict, _) => Err(Code::KeyConflict.into()),
+            (found, _) => Ok(Entered::Ended(told_again(&found).unwrap_or_else(|| Code::Internal.into()))),
         }
     }
 

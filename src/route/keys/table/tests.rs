@@ -45,6 +45,18 @@ fn found(table: &Table, name: &Name) -> String {
 }
 
 #[test]
+fn what_was_known_of_a_session_that_is_anothers_now_is_kept_nowhere() {
+    let (mut table, now) = (Table::new(PERIOD), Instant::now());
+    for round in 0..10 {
+        let ticket = table.begin(name(A, ONE), [ONE, TWO][round % 2], [1; 32], charge());
+        table.unknown(&ticket, Code::SessionLost, now);
+        assert_eq!((table.entries.len(), table.over.len()), (1, 1), "round {round}");
+    }
+    table.expire(now + PERIOD);
+    assert!(table.entries.is_empty() && table.over.is_empty());
+}
+
+#[test]
 fn a_key_is_of_one_caller_one_session_its_producer_and_one_command() {
     let mut table = Table::new(PERIOD);
     begin(&mut table, name(A, ONE));
