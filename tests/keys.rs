@@ -282,6 +282,24 @@ fn a_repeat_that_does_not_find_the_session_any_more_is_not_told_that_the_running
 }
 
 #[test]
+fn a_repeat_is_told_what_became_of_a_command_that_is_offered_no_more() {
+    let place = Place::with_daemon(&[]);
+    let (lease, mut owner) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));
+    lease.register(&mut owner).unwrap();
+    let mut caller = Caller::connect(&place);
+    let first = caller.start_keyed(&lease.id(), "hold", None, "k", 60_000);
+    let command = heard(&mut owner);
+    owner.call("session.update", &json!({"commands": []}), None).unwrap();
+    let repeat = caller.start_keyed(&lease.id(), "hold", None, "k", 60_000);
+    assert_eq!(told(caller.send_keyed(&lease.id(), "hold", None, "new")), pair("command-not-found", "not-delivered"));
+    reply_to(&owner.outgoing(), command.id, Reply::Result(Some(b"1".to_vec())));
+    for request in [first, repeat] {
+        assert_eq!(caller.answer(request).unwrap().payload.unwrap(), b"1");
+    }
+    assert_eq!(caller.send_keyed(&lease.id(), "hold", None, "k").unwrap().payload.unwrap(), b"1");
+}
+
+#[test]
 fn no_repeat_is_told_that_a_command_never_left_at_the_moment_at_which_its_session_changes_hands() {
     let place = Place::with_daemon(&[]);
     let (lease, mut owner) = (Lease::random(), Peer::connect(&Identity::of(&place, "producer")));

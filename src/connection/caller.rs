@@ -10,6 +10,7 @@ use crate::auth::gate::Permit;
 use crate::ids::SessionId;
 use crate::limits::{DEADLINE_DEFAULT_MS, DEADLINE_MAX_MS, KEY_MAX_BYTES, PAGE_MAX_BYTES};
 use crate::registry::report::{Report, Wait};
+use crate::route::directory::Session;
 use crate::route::keys::{Found, Key, told_again};
 use crate::route::lane::{self, Call, Order};
 use crate::route::outbound::Origin;
@@ -130,7 +131,8 @@ pub(super) fn send(on: &Conversation, permit: Permit<'_>, request: &Request<'_>)
     if !authority.credential().grant.allows(&command) {
         return Err(Refusal::from(Code::Denied).message("this credential was not granted that command"));
     }
-    if !offered {
+    // What became of one that was offered before is told all the same.
+    if !offered && !key.as_ref().is_some_and(|key| is_known(on, &session, key)) {
         return Err(Refusal::from(Code::CommandNotFound).hint("usher list --json shows what it offers"));
     }
     let call = Call {
@@ -149,6 +151,12 @@ fn named(word: String, command: &str, input: Option<&[u8]>) -> Result<Key, Refus
         return Err(Refusal::invalid(format!("key takes 1 to {KEY_MAX_BYTES} bytes without control characters")));
     }
     Ok(Key::new(word, command, input))
+}
+
+fn is_known(on: &Conversation, session: &Session, key: &Key) -> bool {
+    let caller = on.peer.authority().credential().id;
+    let owner = session.lane.producer().authority().credential().id;
+    !matches!(on.hub.lanes.keyring.find(session.id, caller, Some(owner), key), Found::Nothing)
 }
 
 /// A command under a key whose session is not there. What became of it before is told all the same, when it is named by a
