@@ -313,8 +313,7 @@ fn no_repeat_is_told_that_a_command_never_left_at_the_moment_at_which_its_sessio
         let mut params = lease.registration();
         params["lease_signature"] = json!(lease.signature(&next));
         let register = next.request("session.register", &params, None);
-        let repeats: Vec<_> =
-            (0..50).map(|_| second.start_keyed(&lease.id(), "hold", None, &key, 60_000)).collect();
+        let repeats: Vec<_> = (0..50).map(|_| second.start_keyed(&lease.id(), "hold", None, &key, 60_000)).collect();
         next.answer(register).unwrap();
         assert_eq!(told(first.answer(running)), pair("superseded", "unknown"));
         for repeat in repeats {
