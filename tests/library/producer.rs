@@ -10,6 +10,7 @@ use usher::client::{
 };
 
 use super::super::support::daemon::Place;
+use super::super::support::threads;
 use super::super::support::wait::{PATIENCE, until};
 use super::{LONG, caller, open, target, titled, wait_for};
 
@@ -254,7 +255,7 @@ fn own(slot: &Slot) -> Arc<Producer> {
 /// Waits for this; a producer that hangs is left behind, since dropping it would hang as well.
 fn hears<T>(told: &Receiver<T>, what: &str, producer: &Arc<Producer>) -> T {
     told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        std::mem::forget(Arc::clone(producer));
+        Box::leak(Box::new(Arc::clone(producer)));
         panic!("{what}");
     })
 }
@@ -332,7 +333,7 @@ fn a_listener_may_stop_the_producer_that_somebody_stops() {
     let (mine, (tell, told)) = (Arc::downgrade(&producer), sync_channel(10));
     let _following = producer.follow(move |_| mine.upgrade().unwrap().stop());
     let stops = Arc::clone(&producer);
-    let stopping = std::thread::spawn(move || {
+    let stopping = threads::spawn("stops", move || {
         stops.stop();
         tell.send(()).unwrap();
     });
@@ -363,7 +364,7 @@ fn what_a_handler_or_listener_held_may_ask_the_producer_when_it_is_dropped() {
     let (first, refused, held) = (offer("a", asks()), offer("not a name", asks()), asks());
     let following = producer.follow(move |_| assert!(held.0.strong_count() > 0));
     let does = Arc::clone(&producer);
-    let doing = std::thread::spawn(move || {
+    let doing = threads::spawn("does", move || {
         does.update(Update::new().offers(vec![first])).unwrap();
         does.update(Update::new().offers(vec![refused])).unwrap_err();
         does.update(Update::new().offers(vec![echo()])).unwrap();
