@@ -33,3 +33,4 @@ mod run;
 mod scale;
 mod shell;
 mod support;
+mod upgrade;

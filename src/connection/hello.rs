@@ -184,6 +184,7 @@ fn part(hub: &Hub, socket: &UnixStream, reader: &mut Reader, first: &[u8], hello
     let signed =
         credential.zip(proof).filter(|(credential, proof)| statement.is_signed_by(credential.public_key, proof));
     if let Some((credential, _)) = &signed {
+        log::debug!("credential {} has proved itself and speaks no protocol of ours", credential.id);
         let is_producer = credential.role == Role::Producer && hello.role == Role::Producer;
         if is_producer && hello.protocol.min > PROTOCOL_MAX {
             hub.quiescence.successor_waits();
