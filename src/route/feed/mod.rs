@@ -39,7 +39,7 @@ struct Happened {
     kind: Kind,
     audience: Audience,
     /// From `,"ts"` on: its cursor stands in front when it is told.
-    text: String,
+    text: Box<str>,
 }
 
 impl Happened {
@@ -54,6 +54,8 @@ struct State {
     /// The number of the first that is kept, or of the next one where nothing is.
     first: u64,
     subscribers: Vec<Arc<Subscriber>>,
+    /// The last event has happened.
+    said_last: bool,
     ended: bool,
 }
 
@@ -67,6 +69,14 @@ impl State {
         let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
         self.kept.iter().skip(skip).take(WINDOW).map(Arc::clone).collect()
     }
+}
+
+/// The members of an event behind its cursor, and the brace.
+fn text(event: &Event<'_>) -> Box<str> {
+    let ts = jiff::Timestamp::now();
+    // Our own types: they always serialise.
+    let body = serde_json::to_string(event).unwrap_or_default();
+    format!(",\"ts\":\"{ts:.3}\",{}", body.get(1..).unwrap_or("}")).into_boxed_str()
 }
 
 /// Where a subscriber begins.
@@ -90,18 +100,18 @@ impl Feed {
     /// Without an event. The bell is rung for its thread by others too: by the flusher, when somebody has read.
     pub fn new(generation: Generation, bell: Arc<Bell>) -> Self {
         let kept = VecDeque::new();
-        let state = State { kept, kept_bytes: 0, first: 1, subscribers: Vec::new(), ended: false };
+        let state = State { kept, kept_bytes: 0, first: 1, subscribers: Vec::new(), said_last: false, ended: false };
         Self { generation, state: Mutex::new(state), bell, told: Condvar::new() }
     }
 
-    /// Something happened. Never waits for a subscriber, never fails.
+    /// Something happened. Never waits for a subscriber, never fails. Behind the daemon's end nothing happens any more.
     pub fn publish(&self, audience: Audience, event: &Event<'_>) {
-        let ts = jiff::Timestamp::now();
-        // Our own types: they always serialise.
-        let body = serde_json::to_string(event).unwrap_or_default();
-        let text = format!(",\"ts\":\"{ts:.3}\",{}", body.get(1..).unwrap_or("}"));
-        let happened = Arc::new(Happened { kind: event.kind(), audience, text });
+        let happened = Arc::new(Happened { kind: event.kind(), audience, text: text(event) });
         let mut state = self.state.lock();
+        if state.said_last {
+            return;
+        }
+        state.said_last = event.kind() == Kind::ShutdownComplete;
         state.kept_bytes += happened.bytes();
         state.kept.push_back(happened);
         while state.kept.len() > EVENTS_MAX || state.kept_bytes > EVENTS_MAX_BYTES {
@@ -232,3 +242,6 @@ impl Feed {
         self.bell.ring();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::account::Charge;
 use crate::ids::{ConnectionId, Generation};
-use crate::wire::events::{Cursor, Event, Kind, Kinds, LagReason};
+use crate::wire::events::{Event, Kind, Kinds, LagReason};
 use crate::wire::message;
 use crate::wire::methods::EVENTS;
 use crate::wire::selector::Selector;
 
 use super::super::peer::Peer;
-use super::{Happened, State};
+use super::{Happened, State, text};
 
 /// What a subscriber has not read and still gets more: below it nothing waits, above it the list is its queue.
 const UNREAD_BYTES: u64 = 64 * 1024;
@@ -48,6 +48,15 @@ struct Progress {
     /// A gap in front of that, which it has to be told.
     gap: Option<LagReason>,
     over: bool,
+    /// Its place among the streams, given back when it is over.
+    charge: Option<Charge>,
+}
+
+impl Progress {
+    fn end(&mut self) {
+        self.over = true;
+        self.charge = None;
+    }
 }
 
 /// What one look came to.
@@ -68,7 +77,6 @@ pub struct Subscriber {
     want: Want,
     until: Option<u64>,
     progress: Mutex<Progress>,
-    _charge: Charge,
 }
 
 #[derive(Serialize)]
@@ -88,8 +96,8 @@ impl Subscriber {
         until: Option<u64>,
         charge: Charge,
     ) -> Self {
-        let progress = Mutex::new(Progress { next, gap, over: false });
-        Self { peer, subscription, want, until, progress, _charge: charge }
+        let progress = Mutex::new(Progress { next, gap, over: false, charge: Some(charge) });
+        Self { peer, subscription, want, until, progress }
     }
 
     pub fn connection(&self) -> ConnectionId {
@@ -107,7 +115,7 @@ impl Subscriber {
 
     /// Nothing is told to it any more.
     pub fn end(&self) {
-        self.progress.lock().over = true;
+        self.progress.lock().end();
     }
 
     fn hears(&self, happened: &Happened) -> bool {
@@ -143,13 +151,16 @@ impl Subscriber {
             }
         }
         let ended = self.until.is_some_and(|until| progress.next > until);
+        if ended {
+            // Whoever reads that it has ended may subscribe again at once.
+            progress.end();
+        }
         if let Some(list) = batch.list(ended) {
             let head = Head { subscription: self.subscription, ended };
             if self.peer.send(message::notification_with(EVENTS, &head, list.as_bytes())).is_err() {
-                progress.over = true;
+                progress.end();
             }
         }
-        progress.over |= ended;
         match progress.over {
             true => Told::Over,
             false if progress.next > last => Told::All,
@@ -171,13 +182,14 @@ impl Subscriber {
 
 /// A JSON array of events that grows.
 struct Batch {
-    generation: Generation,
+    /// The generation's part of every cursor.
+    generation: String,
     list: String,
 }
 
 impl Batch {
     fn new(generation: Generation) -> Self {
-        Self { generation, list: String::new() }
+        Self { generation: generation.to_string(), list: String::new() }
     }
 
     fn is_full(&self) -> bool {
@@ -186,16 +198,15 @@ impl Batch {
 
     fn add(&mut self, seq: u64, text: &str) {
         self.list.push(if self.list.is_empty() { '[' } else { ',' });
-        let cursor = Cursor { generation: self.generation, seq };
+        self.list.push_str("{\"cursor\":\"");
+        self.list.push_str(&self.generation);
         // Writing to a string does not fail.
-        let _infallible = write!(self.list, "{{\"cursor\":\"{cursor}\"{text}");
+        let _infallible = write!(self.list, ":{seq}\"");
+        self.list.push_str(text);
     }
 
     fn lagged(&mut self, seq: u64, missed: Option<u64>, reason: LagReason) {
-        let event = Event::Lagged { missed, reason };
-        let body = serde_json::to_string(&event).unwrap_or_default();
-        let ts = jiff::Timestamp::now();
-        self.add(seq, &format!(",\"ts\":\"{ts:.3}\",{}", body.get(1..).unwrap_or("}")));
+        self.add(seq, &text(&Event::Lagged { missed, reason }));
     }
 
     /// The whole array; an empty one only where something has to be said all the same.
