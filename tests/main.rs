@@ -12,6 +12,7 @@ mod bounds;
 mod budgets;
 mod cli;
 mod ending;
+mod events;
 mod files;
 mod handshake;
 mod hostile;
