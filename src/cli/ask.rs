@@ -73,23 +73,15 @@ impl Asker {
         Self::connect_as(target, role_for(target, method))
     }
 
-    /// Connects in a role. A daemon that went away in the middle of the hello is looked for once more.
+    /// Connects in a role.
     pub fn connect_as(target: &Target, role: Role) -> Result<Self, Missed> {
         Self::connect_within(target, role, Hello::new(role).patience)
     }
 
     /// As [`Asker::connect_as`], with less patience.
     pub fn connect_within(target: &Target, role: Role, patience: Duration) -> Result<Self, Missed> {
-        let hello = Hello { patience, ..Hello::new(role) };
-        let connection = match connect(target, &hello) {
-            Err(ConnectFailure::Lost) => connect(target, &hello),
-            done => done,
-        };
-        match connection {
-            Ok(connection) => Self::over(connection).map_err(|failure| Missed::Trouble(explained(target, failure))),
-            Err(ConnectFailure::NotRunning) => Err(Missed::NotRunning),
-            Err(failure) => Err(Missed::Trouble(explained(target, failure))),
-        }
+        let connection = connection(target, &Hello { patience, ..Hello::new(role) })?;
+        Self::over(connection).map_err(|failure| Missed::Trouble(failure.into()))
     }
 
     /// Connects through protocol 0, which every daemon speaks with operators.
@@ -145,6 +137,18 @@ impl Asker {
         let pages = self.caller.pages(method.name(), params, PATIENCE);
         pages.map(|item| item.map_err(|error| trouble::call(method.name(), error))).collect()
     }
+}
+
+/// A connection. A daemon that went away in the middle of the hello is looked for once more.
+pub fn connection(target: &Target, hello: &Hello) -> Result<Connection, Missed> {
+    let connection = match connect(target, hello) {
+        Err(ConnectFailure::Lost) => connect(target, hello),
+        done => done,
+    };
+    connection.map_err(|failure| match failure {
+        ConnectFailure::NotRunning => Missed::NotRunning,
+        failure => Missed::Trouble(explained(target, failure)),
+    })
 }
 
 /// A result of a known shape.

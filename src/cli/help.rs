@@ -49,6 +49,7 @@ Sessions
   get      show one session and its latest snapshot
   send     send a command to a session and print its result
   wait     wait until a session is there
+  events   show what happens
 
 Approvals
   ask        ask a person, and wait for the answer
@@ -201,6 +202,20 @@ Usage: usher wait [--session ID] [--cwd PATH] [--repo PATH] [--label K=V]… [--
   --timeout TIME      500ms, 30s, 10m, 8h, 2d; 60s when absent
 
 Waits for a daemon too, and never starts one. Exits 4 when the time is over, 7 as soon as several sessions match.
+";
+    Events "events" "\
+usher events: show what happens
+
+Usage: usher events [--follow] [--since CURSOR] [--kind KIND]… [SELECTOR]…
+
+  --follow            from now on, until the daemon ends; without it what is kept, and then no more
+  --since CURSOR      from behind this event on, or with start from the first one that is kept
+  --kind KIND         only this kind: session-registered, awaiting-approval, …; repeatable
+  SELECTOR            only of sessions that match: --session ID, --cwd PATH, --repo PATH, --label K=V, --title TITLE
+
+One event a line; with --json each as the daemon tells it, its cursor in it. What is missing is told as lagged. Uses the
+operator's key, and inside a session the caller's. Exits 3 when the daemon ends and names the cursor to go on from;
+without --follow and without a daemon there is nothing, and the exit code is 0. docs/events.md tells more.
 ";
     Status "status" "\
 usher status: show the daemon, its limits and who uses them

@@ -15,6 +15,7 @@ mod ask;
 mod attach;
 mod audit;
 mod ending;
+mod events;
 mod foreign;
 mod get;
 mod help;
@@ -71,6 +72,7 @@ fn act(global: &Global, verb: Verb) -> Outcome {
         Verb::Ask(args) => approvals::ask::main(global, &args),
         Verb::Approvals(args) => approvals::list::main(global, &args),
         Verb::Decide(decision, args) => approvals::decide::main(global, decision, &args),
+        Verb::Events(args) => events::main(global, &args),
         Verb::Status => status::main(global),
         Verb::Health => status::health(global),
         Verb::Paths(name) => paths::main(global, name.as_deref()),

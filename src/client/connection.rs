@@ -6,6 +6,7 @@
 //! receiver.
 
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,6 +171,12 @@ impl Sender {
     /// Ends the stream at once, whoever is writing to it.
     pub fn cut(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

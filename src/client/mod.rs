@@ -1,4 +1,5 @@
-//! A program's way to `usherd`: be a session that others drive ([`Producer`]), or drive sessions ([`Caller`]).
+//! A program's way to `usherd`: be a session that others drive ([`Producer`]), drive sessions ([`Caller`]), follow what
+//! happens ([`Events`], [`Watch`]).
 //!
 //! A [`Target`] says where the daemon is and with which key it is spoken to. Nothing that arrives is believed before the
 //! daemon has proved the key that is held here, and every wait has a deadline.
@@ -32,11 +33,12 @@
 struct Page;
 
 // Owns: where the daemon is and with which key (`address`, `bundle`), the client's side of the handshake, a connection in
-// two halves (`connection`), questions and answers (`caller`), a session (`producer`), and the auto-start (`start`). It
+// two halves (`connection`), questions and answers (`caller`), what happens (`events`), a session (`producer`), and the auto-start (`start`). It
 // must not know verbs or tables.
 //
 //     Target ── connect ──▶ Connection ── split ──▶ Sender (many threads, one lock) · Receiver (one thread)
 //        │                      ├─────────────────▶ Caller: start ──▶ Pending ──▶ Reply
+//        │                      ├─────────────────▶ Events: wait ──▶ Event · Watch: a thread that reads them
 //        │                      └─────────────────▶ Producer: link ──▶ pool ──▶ handlers
 //        └───── connect_or_start ──▶ usherd --background ──▶ connect
 
@@ -44,6 +46,7 @@ mod address;
 pub(crate) mod bundle;
 mod caller;
 mod connection;
+mod events;
 pub(crate) mod failure;
 mod handshake;
 mod inbound;
@@ -55,6 +58,7 @@ mod welcome;
 pub use address::Target;
 pub use caller::{CallError, Caller, Pages, Pending, Reply, Sent, Sessions};
 pub(crate) use connection::Connection;
+pub use events::{Event, Events, EventsError, Filter, Listening, Watch};
 pub use failure::ConnectError;
 pub(crate) use failure::ConnectFailure;
 pub(crate) use handshake::{Hello, connect, health};

@@ -5,6 +5,7 @@ mod ending;
 mod grants;
 mod life;
 mod replay;
+mod shell;
 mod slow;
 
 use serde_json::{Value, json};

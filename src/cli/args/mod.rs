@@ -49,6 +49,7 @@ pub enum Verb {
     Get(SelectorArgs),
     Send(SendArgs),
     Wait(WaitArgs),
+    Events(EventsArgs),
     Ask(AskArgs),
     Approvals(ApprovalsArgs),
     /// `approve` and `reject`.
@@ -142,6 +143,16 @@ pub struct DecideArgs {
     pub ids: Vec<String>,
     pub reason: Option<String>,
     pub receipt: Option<PathBuf>,
+}
+
+/// `usher events`
+#[derive(Debug, Default, PartialEq)]
+pub struct EventsArgs {
+    pub follow: bool,
+    /// A cursor, or `start`.
+    pub since: Option<String>,
+    pub kinds: Vec<String>,
+    pub selector: SelectorArgs,
 }
 
 /// `usher stop`

@@ -13,7 +13,7 @@ use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
-    ApprovalsArgs, AskArgs, AuditArgs, DecideArgs, Detail, DrainArgs, Global, Input, RestartArgs, RpcArgs, Said,
+    ApprovalsArgs, AskArgs, AuditArgs, DecideArgs, Detail, DrainArgs, EventsArgs, Global, Input, RestartArgs, RpcArgs, Said,
     SelectorArgs, SendArgs, Since, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
 };
 
@@ -89,6 +89,7 @@ impl Line {
             Topic::Approvals => Verb::Approvals(self.approvals()?),
             Topic::Approve => Verb::Decide(Decision::Approved, self.decide()?),
             Topic::Reject => Verb::Decide(Decision::Rejected, self.decide()?),
+            Topic::Events => Verb::Events(self.events()?),
             Topic::Status => self.nothing(&["human"]).map(|()| Verb::Status)?,
             Topic::Health => self.nothing(&[]).map(|()| Verb::Health)?,
             Topic::Paths => Verb::Paths(self.name()?),
@@ -269,6 +270,20 @@ impl Line {
         Ok(DecideArgs { ids, reason, receipt })
     }
 
+    fn events(&mut self) -> Result<EventsArgs, Stop> {
+        let mut args = EventsArgs::default();
+        while let Some(arg) = self.next()? {
+            match arg {
+                Long("follow") => args.follow = true,
+                Long("since") => args.since = Some(self.text()?),
+                Long("kind") => args.kinds.push(self.text()?),
+                Long(name) if is_selector(name) => self.select(name, &mut args.selector)?,
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        Ok(args)
+    }
+
     fn stop(&mut self) -> Result<StopArgs, Stop> {
         let mut args = StopArgs::default();
         while let Some(arg) = self.next()? {
@@ -377,7 +392,8 @@ pub(super) fn is_selector(name: &str) -> bool {
 
 /// Every long option of some verb, as a name that outlives the words.
 fn known(name: &str) -> Option<&'static str> {
-    const NAMES: [&str; 34] = [
+    const NAMES: [&str; 35] = [
+        "kind",
         "wait",
         "detail",
         "detail-file",

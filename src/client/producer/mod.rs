@@ -21,7 +21,7 @@ mod lease;
 mod ledger;
 mod link;
 mod pool;
-mod state;
+pub(super) mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
