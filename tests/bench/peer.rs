@@ -141,12 +141,17 @@ impl Peer {
         Some(self.open.0.open_in_place(nonce, Aad::from(prefix), sealed).expect("every frame opens"))
     }
 
-    /// A request; the header and the payload of its answer.
-    pub fn call(&mut self, method: &str, params: &str, payload: Option<&[u8]>) -> (&[u8], &[u8]) {
+    /// A request, whose answer comes later.
+    pub fn ask(&mut self, method: &str, params: &str, payload: Option<&[u8]>) {
         self.asked += 1;
         let id = self.asked;
         let header = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
         self.say(&header, payload);
+    }
+
+    /// A request; the header and the payload of its answer.
+    pub fn call(&mut self, method: &str, params: &str, payload: Option<&[u8]>) -> (&[u8], &[u8]) {
+        self.ask(method, params, payload);
         let answer = self.next().expect("an answer comes");
         let (header, payload) = split(answer);
         assert!(!header.windows(8).any(|part| part == b"\"error\":"), "{}", lossy(header));

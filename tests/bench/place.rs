@@ -127,3 +127,10 @@ pub fn memory(process: u32) -> (f64, f64) {
     };
     (field("VmRSS:"), field("RssAnon:"))
 }
+
+/// µs of processor time that all threads of a process have used which it still has.
+pub fn processor_time(process: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let spent = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok());
+    spent.map(|text| text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1_000.0).sum()
+}

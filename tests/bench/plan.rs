@@ -7,7 +7,7 @@ use std::time::Instant;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::place::{Part, Place, Process, USHER, USHERD, memory, part, patiently};
+use super::place::{Part, Place, Process, USHER, USHERD, memory, part, patiently, processor_time};
 use super::report::{self, Document, Row};
 use super::stats::Pairs;
 
@@ -20,6 +20,7 @@ pub const USAGE: &str = "usage: make bench [BENCH_ARGS='[--quick] [--json FILE] 
 const SMALL: usize = 256;
 const LARGE: usize = 64 * 1024;
 const MANY: usize = 1_000;
+const SUBSCRIBERS: usize = 100;
 
 pub struct Options {
     quick: bool,
@@ -72,6 +73,7 @@ pub fn run(options: &Options) -> ExitCode {
     bench.hellos();
     sched_setaffinity(Pid::from_raw(0), &all).unwrap();
     bench.sends("all cores", false);
+    bench.events();
     bench.programs();
     bench.start();
     bench.memory_and_list();
@@ -215,6 +217,42 @@ impl Bench<'_> {
         let turns = self.options.turns(200);
         let pairs = Pairs::take(self.options.samples(), || sample(&mut hellos, turns), || sample(&mut curves, turns));
         self.add(Row::pairs(name, &pairs, None));
+    }
+
+    /// What it costs the daemon to tell an event, and the publisher that there is somebody to tell.
+    fn events(&mut self) {
+        let tells = format!("an event to each of {SUBSCRIBERS} subscribers, CPU");
+        let publishes = format!("session.update with {SUBSCRIBERS} subscribers, against none");
+        if !self.wants(&tells) && !self.wants(&publishes) {
+            return;
+        }
+        let (followed, alone) = (Ours::start(), Ours::start());
+        let (mut with, mut without) = (followed.part("events", &[SUBSCRIBERS]), alone.part("events", &[0]));
+        // Fewer than are kept: nobody is overtaken, and each is told each.
+        let count = self.options.turns(4_000);
+        let spent = |daemon: &Process, part: &mut Part| {
+            let before = processor_time(daemon.id());
+            part.ask(&format!("pour {count}"));
+            (processor_time(daemon.id()) - before) / count as f64
+        };
+        let pairs = Pairs::take(
+            self.options.samples(),
+            || spent(&followed.daemon, &mut with),
+            || spent(&alone.daemon, &mut without),
+        );
+        let each: Vec<_> = pairs
+            .ours
+            .iter()
+            .zip(&pairs.baseline)
+            .map(|(with, without)| (with - without) / SUBSCRIBERS as f64)
+            .collect();
+        self.add(Row::figure(tells, "us", &each, Some(2.5)));
+        let turns = self.options.turns(400);
+        let step = |part: &mut Part| part.ask(&format!("step {turns}")).parse::<f64>().unwrap() / 1_000.0;
+        let pairs = Pairs::take(self.options.samples(), || step(&mut with), || step(&mut without));
+        let more: Vec<_> = pairs.ours.iter().zip(&pairs.baseline).map(|(with, without)| with - without).collect();
+        self.add(Row::pairs(publishes, &pairs, None));
+        self.add(Row::figure("  the difference", "us", &more, None));
     }
 
     fn programs(&mut self) {

@@ -55,6 +55,7 @@ pub fn run(words: &[String]) {
             });
         }
         ["curves"] => load(1, || curves),
+        ["events", folder, subscribers] => events(Path::new(folder), subscribers.parse().unwrap()),
         ["echo", folder] => echo(Path::new(folder)),
         ["crowd", folder, count] => crowd(Path::new(folder), count.parse().unwrap()),
         _ => panic!("no such part: {words:?}"),
@@ -189,4 +190,58 @@ fn crowd(folder: &Path, count: usize) {
             peer.call("session.heartbeat", "{}", None);
         }
     }
+}
+
+/// A session that changes and so many subscribers, each with a thread that reads. `pour N`: that many updates, several under way
+/// at a time; `step N`: one after another, each when all have heard of the one before. Answers with the nanoseconds of an
+/// update, when all have heard of all.
+fn events(folder: &Path, subscribers: usize) {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    const WINDOW: u64 = 64;
+    let caller = Identity::read(folder, "caller");
+    let heard: Arc<Vec<AtomicU64>> = Arc::new((0..subscribers).map(|_| AtomicU64::new(0)).collect());
+    for number in 0..subscribers {
+        let mut peer = Peer::connect(folder, &caller);
+        peer.call("events.subscribe", r#"{"kinds":["session-updated"]}"#, None);
+        let heard = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            while let Some(message) = peer.next() {
+                let (_, list) = split(message);
+                assert!(!list.windows(9).any(|part| part == b"\"missed\":"), "a subscriber was overtaken");
+                let events = list.windows(10).filter(|part| *part == b"{\"cursor\":").count() as u64;
+                heard[number].fetch_add(events, SeqCst);
+            }
+        });
+    }
+    let mut peer = Peer::connect(folder, &Identity::read(folder, "producer"));
+    peer.call("session.register", &registration("board"), None);
+    let mut told = 0;
+    let mut update = |peer: &mut Peer, count: u64, window: u64| {
+        let (mut sent, mut answered, mut spent) = (0, 0, Duration::ZERO);
+        while answered < count {
+            let begun = Instant::now();
+            while sent < count && sent - answered < window {
+                peer.ask("session.update", r#"{"snapshot":true}"#, Some(b"1"));
+                sent += 1;
+            }
+            peer.next().expect("an answer comes");
+            answered += 1;
+            spent += begun.elapsed();
+            if window == 1 || answered == count {
+                told += if window == 1 { 1 } else { count };
+                while heard.iter().any(|heard| heard.load(SeqCst) < told) {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        }
+        spent.as_nanos() / u128::from(count)
+    };
+    say("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let (how, count) = line.split_once(' ').unwrap();
+        let window = if how == "pour" { WINDOW } else { 1 };
+        say(&update(&mut peer, count.parse().unwrap(), window).to_string());
+    }
+    std::process::exit(0);
 }

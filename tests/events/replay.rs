@@ -98,7 +98,7 @@ fn a_cursor_of_the_daemon_before_is_told_as_a_gap_and_then_everything_that_the_n
 fn what_cannot_be_followed_is_refused_and_holds_nothing() {
     let place = Place::with_daemon(&[]);
     let mut peer = Peer::connect(&Identity::of(&place, "caller"));
-    let generation = super::Subscriber::operator(&place).cursor.split(':').next().unwrap().to_owned();
+    let generation = Subscriber::operator(&place).cursor.split(':').next().unwrap().to_owned();
     let ahead = format!("{generation}:1000000");
     for params in [
         json!({"kinds": ["connexion"]}),

@@ -178,9 +178,7 @@ fn a_listener_that_panics_or_takes_its_time_harms_no_other_and_loses_nothing() {
     // A snapshot is sent when the one before it is answered: some of them are enough.
     for number in 0..200 {
         producer.update(Update::new().title(format!("{number}"))).unwrap();
-        super::super::support::wait::until("it is there", || {
-            (super::caller(&place).list(&titled(&format!("{number}"))).count() == 1).then_some(())
-        });
+        until("it is there", || (super::caller(&place).list(&titled(&format!("{number}"))).count() == 1).then_some(()));
     }
     assert!(told.try_recv().is_err(), "the blocking one stands before it");
     drop(go_on);

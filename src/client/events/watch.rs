@@ -74,8 +74,10 @@ enum Runs {
     As(ThreadId),
 }
 
+type Hear = dyn FnMut(&Event) + Send;
+
 struct Listener {
-    hear: Mutex<Box<dyn FnMut(&Event) + Send>>,
+    hear: Mutex<Box<Hear>>,
     is_heard: AtomicBool,
 }
 
@@ -165,11 +167,11 @@ impl Drop for Listening {
 /// What an attempt came to.
 enum Came {
     /// Nothing more is to come.
-    ToAnEnd(Result<(), EventsError>),
+    Over(Result<(), EventsError>),
     /// Try again when somebody says that he is well.
-    ToNothing(Wait),
+    Again(Wait),
     /// Somebody has said so.
-    ToAStop,
+    Stopped,
 }
 
 /// Says that the thread runs no more, however it ends.
@@ -189,15 +191,15 @@ impl Shared {
         let mut round = 0;
         loop {
             match self.follow(&mut round) {
-                Came::ToAnEnd(why) => {
+                Came::Over(why) => {
                     if let Err(error) = &why {
                         log::warn!("events are followed no more: {error}");
                     }
                     self.now.lock().over = Some(why);
                     return;
                 }
-                Came::ToNothing(wait) if self.pause(&mut round, wait) => {}
-                Came::ToNothing(_) | Came::ToAStop => return,
+                Came::Again(wait) if self.pause(&mut round, wait) => {}
+                Came::Again(_) | Came::Stopped => return,
             }
         }
     }
@@ -215,14 +217,14 @@ impl Shared {
         let mut events = match Events::over(connection, &filter) {
             Ok(events) => events,
             Err(EventsError::Refused(error)) if !error.data.as_ref().is_some_and(|data| data.retryable) => {
-                return Came::ToAnEnd(Err(EventsError::Refused(error)));
+                return Came::Over(Err(EventsError::Refused(error)));
             }
-            Err(_) => return Came::ToNothing(Wait::Any),
+            Err(_) => return Came::Again(Wait::Any),
         };
         {
             let mut now = self.now.lock();
             if now.is_stopped {
-                return Came::ToAStop;
+                return Came::Stopped;
             }
             now.connection = Some(events.sender().clone());
         }
@@ -232,11 +234,11 @@ impl Shared {
         now.connection = None;
         now.filter.since = Some(events.cursor().to_owned());
         match why {
-            _ if now.is_stopped => Came::ToAStop,
-            None => Came::ToAnEnd(Ok(())),
+            _ if now.is_stopped => Came::Stopped,
+            None => Came::Over(Ok(())),
             Some(error) => {
                 log::debug!("events are followed again from {}: {error}", events.cursor());
-                Came::ToNothing(Wait::Any)
+                Came::Again(Wait::Any)
             }
         }
     }
@@ -305,11 +307,11 @@ fn failed(failure: ConnectFailure) -> Came {
         | ConnectFailure::Hung { .. }
         | ConnectFailure::Lost
         | ConnectFailure::NoThread
-        | ConnectFailure::NotStarted { .. } => Came::ToNothing(Wait::Any),
-        ConnectFailure::Incompatible { generation, .. } => Came::ToNothing(Wait::OtherThan(generation)),
-        ConnectFailure::Store(_) | ConnectFailure::Impostor { .. } => Came::ToNothing(Wait::Costly),
+        | ConnectFailure::NotStarted { .. } => Came::Again(Wait::Any),
+        ConnectFailure::Incompatible { generation, .. } => Came::Again(Wait::OtherThan(generation)),
+        ConnectFailure::Store(_) | ConnectFailure::Impostor { .. } => Came::Again(Wait::Costly),
         ConnectFailure::Refused(_) | ConnectFailure::WrongRole { .. } => {
-            Came::ToAnEnd(Err(EventsError::Connect(failure.into())))
+            Came::Over(Err(EventsError::Connect(failure.into())))
         }
     }
 }

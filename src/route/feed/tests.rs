@@ -512,3 +512,36 @@ fn subscribers_that_come_and_go_while_events_pour_each_see_a_row_without_a_gap()
     });
     assert_eq!(field.streams.usage().used, 0);
 }
+
+/// `cargo test --release --lib held -- --ignored --nocapture`: how long whoever publishes is held while a hundred are told.
+#[test]
+#[ignore = "a measure, not a judgement"]
+fn how_long_a_publisher_is_held_by_a_hundred_subscribers() {
+    use std::io::Write;
+    for subscribers in [0, 100] {
+        let field = Field::new();
+        let mut readers: Vec<_> = (0..subscribers).map(|_| field.operator()).collect();
+        readers.iter().for_each(|reader| field.subscribe(reader, 1, None, everything()));
+        let facts = facts("board", "/board");
+        let mut held = Vec::new();
+        std::thread::scope(|scope| {
+            #[expect(clippy::disallowed_methods, reason = "a scoped thread of a test")]
+            std::thread::Builder::new().spawn_scoped(scope, || field.feed.run()).unwrap();
+            for _ in 0..200 {
+                for _ in 0..50 {
+                    let begun = Instant::now();
+                    field.update(SessionId([3; 16]), &facts);
+                    held.push(begun.elapsed());
+                }
+                assert_eq!(field.feed.wait_told(Instant::now() + PATIENCE), 0);
+                readers.iter_mut().for_each(|reader| drop(reader.read()));
+            }
+            field.feed.end();
+        });
+        held.sort();
+        let at = |percent: usize| held[held.len() * percent / 100].as_nanos() as f64 / 1_000.0;
+        let text =
+            format!("{subscribers} subscribers: {:.1} us, 90 of 100 {:.1}, 99 of 100 {:.1}\n", at(50), at(90), at(99));
+        std::io::stdout().write_all(text.as_bytes()).unwrap();
+    }
+}
