@@ -37,7 +37,9 @@ pub fn main(global: &Global, args: &EventsArgs) -> Outcome {
     let target = ask::target(global)?;
     let connection = match ask::connection(&target, &Hello::new(role(global, &target))) {
         Err(Missed::NotRunning) if !args.follow => {
-            out::note("no daemon is running");
+            if !global.json {
+                out::note("no daemon is running");
+            }
             return Ok(ExitCode::SUCCESS);
         }
         connection => connection?,

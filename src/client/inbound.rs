@@ -39,7 +39,7 @@ pub(super) struct Inbound {
     /// Bytes of the buffer that were used.
     used: usize,
     timeout: Option<Duration>,
-    /// When the first byte of the frame that is not whole yet was seen.
+    /// Since when the rest of a frame that has begun is waited for.
     began: Option<Instant>,
 }
 
@@ -92,6 +92,11 @@ impl Inbound {
                 let began = *self.began.get_or_insert_with(Instant::now);
                 match self.more(need, Some(deadline.map_or(began + FRAME, |deadline| deadline.min(began + FRAME)))) {
                     Err(Stop::Timeout) if began.elapsed() >= FRAME => return Err(Stop::Broken),
+                    Err(Stop::Timeout) => {
+                        // Until it is asked again nobody reads, and the other side may have to wait.
+                        self.began = None;
+                        return Err(Stop::Timeout);
+                    }
                     done => done?,
                 }
             } else {

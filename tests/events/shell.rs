@@ -115,7 +115,7 @@ fn without_a_daemon_there_is_nothing_to_show_and_nobody_to_follow() {
     let ran = place.run(&["events"]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "no daemon is running\n"));
     let ran = place.run(&["events", "--json"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""));
     let ran = place.run(&["events", "--follow", "--json"]);
     let error: Value = serde_json::from_str(&ran.stderr).unwrap();
     assert_eq!((ran.code, ran.stdout.as_str(), &error["error"]["code"]), (3, "", &json!("not-running")));

@@ -78,6 +78,18 @@ fn send_takes_a_selector_a_command_and_one_input() {
 }
 
 #[test]
+fn events_take_a_place_to_begin_kinds_and_a_selector() {
+    let Verb::Events(args) = verb("events --follow --since start --kind a --kind b --repo . --title t") else {
+        panic!()
+    };
+    assert_eq!((args.follow, args.since.as_deref(), args.kinds), (true, Some("start"), vec!["a".into(), "b".into()]));
+    assert_eq!((args.selector.repo, args.selector.title), (Some(".".into()), Some("t".into())));
+    assert_eq!(verb("events"), Verb::Events(EventsArgs::default()));
+    assert!(mistake("events --since").contains("--since"));
+    assert!(mistake("events session-gone").contains("session-gone"));
+}
+
+#[test]
 fn a_session_prefix_may_begin_with_a_dash() {
     let Verb::Get(selector) = verb("get --session -abcd") else { panic!() };
     assert_eq!(selector.session, Some("-abcd".into()));

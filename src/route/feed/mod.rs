@@ -10,7 +10,7 @@ mod subscriber;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -30,6 +30,10 @@ use subscriber::{Subscriber, Told};
 
 /// Events that one look takes from the list: what a publisher waits for at most.
 const WINDOW: usize = 256;
+
+/// From the first event that is news to telling it. What happens together is told together, and who caused it has its answer
+/// before a hundred subscribers wake and want the processors.
+const LINGER: Duration = Duration::from_millis(1);
 
 /// What an event costs beside its text.
 const EVENT_BYTES: usize = 128;
@@ -193,6 +197,7 @@ impl Feed {
     pub fn run(&self) {
         loop {
             self.bell.wait();
+            std::thread::sleep(LINGER);
             while self.tell() {}
             let state = self.state.lock();
             self.told.notify_all();

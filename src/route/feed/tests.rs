@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use serde_json::Value;
 
