@@ -13,8 +13,8 @@ use crate::wire::text::escaped;
 
 use super::super::help::Topic;
 use super::{
-    ApprovalsArgs, AskArgs, AuditArgs, DecideArgs, Detail, DrainArgs, EventsArgs, Global, Input, RestartArgs, RpcArgs, Said,
-    SelectorArgs, SendArgs, Since, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
+    ApprovalsArgs, AskArgs, AuditArgs, DecideArgs, Detail, DrainArgs, EventsArgs, Global, Input, RestartArgs, RpcArgs,
+    Said, SelectorArgs, SendArgs, Since, StopArgs, Verb, VerifyArgs, WaitArgs, keys, run, value,
 };
 
 /// How long `usher wait` waits when it is not told.
