@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::support::daemon::{Place, Ran, USHER, USHERD, ran};
-use super::support::system::{Process, kill};
+use super::support::system::{Process, kill, put};
 use super::support::wait::{until, within};
 
 /// How long a window may take that comes back: pauses grow to five seconds.
@@ -270,7 +270,7 @@ fn a_successor_that_cannot_start_leaves_windows_waiting_until_it_can() {
     let a = machine.window("a");
     machine.has(Build::A, "a", &a);
     machine.install(Build::B);
-    fs::write(machine.bin.join("new"), "#!/bin/sh\nexit 1\n").unwrap();
+    put(machine.bin.join("new"), "#!/bin/sh\nexit 1\n");
     fs::rename(machine.bin.join("new"), machine.bin.join("usherd")).unwrap();
     let b = machine.window("b");
     until("the new window waits", || machine.log().contains("waits for this daemon to end").then_some(()));
