@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 /// What a finished program left.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Ran {
     pub code: i32,
     pub stdout: String,

@@ -220,6 +220,30 @@ fn an_upgrade_in_the_middle_of_work_costs_no_session() {
     second.close();
 }
 
+#[test]
+fn commands_say_what_the_page_on_upgrades_says() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/upgrades.md")).unwrap();
+    let told: Vec<_> = page.split("```text\n").skip(1).map(|block| block.split("```").next().unwrap()).collect();
+    let [incompatible, hung] = told[..] else { panic!("the page shows two messages") };
+    let machine = Machine::new(Build::A);
+    machine.start_daemon();
+    let a = machine.window("a");
+    machine.has(Build::A, "a", &a);
+    let other_build = Build::B.usher();
+    assert!(other_build.exists());
+    let asked = Instant::now();
+    assert_eq!(machine.run_as(Build::B, &["list"]), Ran { code: 8, stdout: String::new(), stderr: incompatible.into() });
+    assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+    let (pid, _) = machine.daemon().unwrap();
+    kill(pid, Signal::SIGSTOP);
+    let waited = machine.run_as(Build::A, &["list"]);
+    kill(pid, Signal::SIGCONT);
+    let hung = hung.replace("4711", &pid.to_string());
+    assert_eq!(waited, Ran { code: 3, stdout: String::new(), stderr: hung });
+    assert_eq!(machine.run_as(Build::A, &["send", "echo", "1"]).stdout, "1\n", "it goes on as if nothing had been");
+    a.close();
+}
+
 // 19
 #[test]
 fn old_and_new_clients_in_turn_never_change_the_daemon() {
