@@ -1,6 +1,7 @@
 #!/bin/sh
 # The main job from end to end, in a private folder that is removed at the end: a daemon that starts by itself, a live
-# program that a git hook reloads, a key for an agent that is taken back in the middle of its work, and the proof of that.
+# program that a git hook reloads, a script that waits for a person's yes, an agent that cannot give it to itself and whose
+# key is taken back in the middle of its work, and the record of all that, verified.
 #
 # usage: scripts/demo.sh FOLDER-OF-THE-PROGRAMS
 set -eu
@@ -138,8 +139,36 @@ run git commit -qm "add a page"
 until_shown board 'add a page'
 show_window board
 
-say "a key for an agent: it may list this repository's sessions and send reload, for 8 hours"
-run usher keys new --label agent --scope session.list --scope session.send \
+say "a script stops at usher ask, in a window of its own"
+cat >deploy.sh <<'DEPLOY'
+#!/bin/sh
+set -e
+git log -1 --format='would publish %h (%s)' >plan.txt
+usher ask 'publish the site?' --detail-file plan.txt
+echo 'published' | tee published
+DEPLOY
+chmod +x deploy.sh
+cat deploy.sh
+in_window open deploy "sh -c './deploy.sh; echo \"it exits \$?\"; sleep 60'"
+until_shown deploy 'waiting for approval'
+echo
+echo "its window:"
+show_window deploy
+
+say "a person looks at it and answers, in another terminal"
+run usher approvals
+question=$(usher approvals --json | sed 's/.*"approval_id":"\([^"]*\)".*/\1/')
+run usher approvals "$(printf '%.6s' "$question")"
+[ ! -e published ]
+run usher approve "$(printf '%.6s' "$question")" --reason 'looks right'
+until_shown deploy 'it exits 0'
+echo
+echo "the script's window:"
+show_window deploy
+[ -e published ]
+
+say "a key for an agent: it may list this repository's sessions, send reload, and ask; for 8 hours"
+run usher keys new --label agent --scope session.list --scope session.send --scope approval.request \
     --repo . --command reload --expires 8h --out "$work/agent"
 echo
 echo "the agent sees the board and not the diary:"
@@ -151,6 +180,27 @@ code=0
 USHER_CREDENTIAL=$work/agent run usher send --repo . signal '"TERM"' || code=$?
 echo "exit code $code"
 [ "$code" -eq 5 ]
+
+say "the agent asks, and tries to answer itself"
+USHER_CREDENTIAL=$work/agent usher ask 'may I delete the old pages?' 2>"$work/agent.stderr" &
+asking=$!
+tries=0
+until usher approvals --json | grep -q 'old pages'; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || exit 1
+    sleep 0.1
+done
+question=$(usher approvals --json | sed 's/.*"approval_id":"\([^"]*\)".*/\1/')
+code=0
+USHER_CREDENTIAL=$work/agent run usher approve "$question" || code=$?
+echo "exit code $code"
+[ "$code" -eq 5 ]
+run usher reject "$question" --reason 'keep them'
+code=0
+wait "$asking" || code=$?
+echo "the agent hears (exit code $code):"
+sed 's/^/    /' "$work/agent.stderr"
+[ "$code" -eq 1 ]
 
 say "the agent works on and on; its key is taken back in the middle of that"
 (
@@ -182,6 +232,13 @@ sed 's/^/    /' "$work/agent.stderr"
 
 say "the daemon signed that revocation; anybody with its public key can check it, offline"
 run usher verify "$work/revocation.json"
+
+say "what has happened, as whoever follows it is told"
+run usher events --kind session-registered --kind awaiting-approval --kind approval-decided --kind paired --kind credential-revoked
+
+say "and the record of it, which nobody can alter unseen"
+usher audit | tail -n 6
+run usher audit --verify
 
 say "everything stops and nothing is left behind"
 run usher send --title board signal '"TERM"' >/dev/null
