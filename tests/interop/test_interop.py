@@ -1383,10 +1383,10 @@ class TestApprovals(Case):
         wrong = wire.decision(key, operator, approval_id, text, False)
         self.refuses("invalid-params", operator.call, "approval.decide", {**params, "signature": wrong})
         params["signature"] = wire.decision(key, operator, approval_id, text, True)
-        decided = operator.call("approval.decide", params).result
-        self.assertEqual(set(decided), {"approval_id", "decision", "decided"})
+        decided = operator.call("approval.decide", params)
         answer = caller.finish(number)
         self.assertEqual(answer.payload, text)
+        self.assertEqual((decided.result, decided.payload), (answer.result, answer.payload))
         self.assertEqual(set(answer.result), {"approval_id", "decision", "decided", "by", "reason", "signature"})
         self.assertEqual(set(answer.result["by"]), {"credential", "label", "public_key"})
         late = self.refuses("already-decided", operator.call, "approval.decide", params)

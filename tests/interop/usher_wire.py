@@ -46,7 +46,9 @@ METHODS = {
         "credential.revoke", "credential.renew", "audit.head", "daemon.drain", "daemon.stop",
     },
 }
-PAYLOAD_OUT = {"session.list", "session.get", "session.send", "credential.list", "approval.request", "approval.list"}
+PAYLOAD_OUT = {
+    "session.list", "session.get", "session.send", "credential.list", "approval.request", "approval.list", "approval.decide",
+}
 NOTIFICATIONS = {"$/cancel", "daemon.closing", "approval.pending", "events"}
 TIMEOUT = 10.0
 

@@ -149,13 +149,6 @@ pub struct Approvals {
 #[derive(Serialize)]
 struct Nothing {}
 
-#[derive(Serialize)]
-struct DecidedNow {
-    approval_id: ApprovalId,
-    decision: Decision,
-    decided: jiff::Timestamp,
-}
-
 impl Approvals {
     /// None yet.
     pub fn new(generation: Generation, audit: Arc<Audit>, feed: Arc<Feed>) -> Self {
@@ -243,8 +236,8 @@ impl Approvals {
             return Err(self.too_late(peer, decide));
         };
         question.answer(&outcome, Some(peer));
-        let Outcome { approval_id, decision, decided, .. } = outcome;
-        let _gone = peer.answer(*request, &DecidedNow { approval_id, decision, decided }, None, *receipt);
+        // With the text, so that a receipt of it says by itself what was decided.
+        let _gone = peer.answer(*request, &outcome, Some(question.text.as_bytes()), *receipt);
         Ok(())
     }
 
