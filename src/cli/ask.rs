@@ -90,11 +90,6 @@ impl Asker {
         connect(target, &hello).and_then(Self::over)
     }
 
-    /// Over a client that is there.
-    pub fn of(caller: Caller) -> Self {
-        Self { caller }
-    }
-
     /// Over a connection that is there.
     pub fn over(connection: Connection) -> Result<Self, ConnectFailure> {
         Ok(Self { caller: Caller::over(connection)? })

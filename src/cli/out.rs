@@ -3,10 +3,15 @@
 //! Invariant: a reader that has gone away (`usher list | head -1`) is no failure; a disk that is full is one.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
+use crossbeam_channel::{Receiver, bounded};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::error::{Exit, Failure};
+use crate::threads;
 
 use super::trouble::Trouble;
 
@@ -32,6 +37,21 @@ pub fn bytes(bytes: &[u8]) -> Result<(), Trouble> {
         }
         _ => Ok(()),
     }
+}
+
+/// Ends when nobody can read standard output any more, for what would go on writing. Nothing comes through it.
+pub fn reader_gone() -> Result<Receiver<()>, Trouble> {
+    let (end, ended) = bounded(0);
+    let watch = move || {
+        let out = io::stdout();
+        // With nothing asked for, only what always comes is told: an error or a hang-up.
+        while let Ok(0) | Err(Errno::EINTR) =
+            poll(&mut [PollFd::new(out.as_fd(), PollFlags::empty())], PollTimeout::NONE)
+        {}
+        drop::<crossbeam_channel::Sender<()>>(end);
+    };
+    threads::spawn("usher-out", watch).map_err(|_| crate::client::ConnectFailure::NoThread)?;
+    Ok(ended)
 }
 
 /// Writes a line for a person to standard error; nobody can be told when that fails.

@@ -19,6 +19,7 @@ use crate::wire::receipt::Receipt;
 use crate::wire::text::escaped;
 use crate::wire::transcript::{Statement, sha256};
 
+use super::approvals::list::indented;
 use super::args::{Global, VerifyArgs};
 use super::trouble::Trouble;
 use super::{Outcome, ask, foreign, keys, out};
@@ -45,6 +46,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Decided {
     decision: Decision,
+    decided: jiff::Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<By>,
     question: Shown,
@@ -78,7 +80,7 @@ pub fn main(global: &Global, args: &VerifyArgs) -> Outcome {
         None => (receipt.result.as_str(), None),
     };
     let result: &RawValue = serde_json::from_str(result).map_err(|_| unproved("the result is no JSON"))?;
-    let is_question = *method == Method::ApprovalRequest.name();
+    let is_question = [Method::ApprovalRequest, Method::ApprovalDecide].iter().any(|one| *method == one.name());
     let decision = is_question.then(|| decision(proved.generation, result, payload)).transpose()?;
     let hello = &proved.hello;
     let document = Document {
@@ -107,7 +109,7 @@ fn decision(generation: Generation, result: &RawValue, payload: Option<&str>) ->
     let outcome: Ended = object::read(result.get().as_bytes()).map_err(not_one)?;
     let text = payload.ok_or_else(|| unproved("the question is not in it"))?;
     let question: Shown = object::read(text.as_bytes()).map_err(not_one)?;
-    let decided = matches!(outcome.decision, Decision::Approved | Decision::Rejected);
+    let by_somebody = matches!(outcome.decision, Decision::Approved | Decision::Rejected);
     match (&outcome.by, &outcome.signature) {
         (Some(by), Some(signature)) => {
             let statement = Statement::Decision {
@@ -116,14 +118,15 @@ fn decision(generation: Generation, result: &RawValue, payload: Option<&str>) ->
                 text: sha256(&[text.as_bytes()]),
                 is_approved: outcome.decision == Decision::Approved,
             };
-            if !decided || !statement.is_signed_by(by.public_key, signature) {
+            if !by_somebody || !statement.is_signed_by(by.public_key, signature) {
                 return Err(unproved("whoever decided has not signed this question and decision"));
             }
         }
-        _ if decided => return Err(unproved("nobody has signed the decision")),
+        _ if by_somebody => return Err(unproved("nobody has signed the decision")),
         _ => {}
     }
-    Ok(Decided { decision: outcome.decision, by: outcome.by, question })
+    let Ended { decision, decided, by, .. } = outcome;
+    Ok(Decided { decision, decided, by, question })
 }
 
 fn unproved(why: &str) -> Failure {
@@ -132,7 +135,8 @@ fn unproved(why: &str) -> Failure {
 
 fn human(document: &Document<'_>) -> String {
     let mut text = String::from("verified: the daemon with this key answered this request with this result\n");
-    if let Some(Decided { decision, by, question }) = &document.decision {
+    let decision = document.decision.as_ref();
+    if let Some(Decided { decision, by, question, .. }) = decision {
         let by = by.as_ref().map(|by| format!(" by {}, who signed it with {}", escaped(&by.label, 64), by.public_key));
         let summary = escaped(&question.summary, usize::MAX);
         let _ = writeln!(text, "{}{}: {summary}", decision.word(), by.unwrap_or_default());
@@ -140,6 +144,10 @@ fn human(document: &Document<'_>) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<13}{}", escaped(value, usize::MAX));
     };
+    if let Some(Decided { decided, question, .. }) = decision {
+        line("asked", &format!("{:.0} by {}", question.asked, question.asker.label));
+        line("decided", &format!("{decided:.0}"));
+    }
     line("method", document.method);
     line("params", document.params.map_or("{}", RawValue::get));
     line("result", document.result.get());
@@ -148,5 +156,8 @@ fn human(document: &Document<'_>) -> String {
     line("client", document.client);
     line("generation", &document.generation.to_string());
     line("daemon", &document.daemon.to_string());
+    if let Some(detail) = decision.and_then(|decision| decision.question.detail.as_ref()) {
+        let _ = write!(text, "\n{}", indented(detail));
+    }
     text
 }

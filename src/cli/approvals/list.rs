@@ -1,32 +1,26 @@
 //! `usher approvals`: what is asked, by whom, and for how long.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde::Serialize;
 
-use crate::client::{Caller, Hello, Target, connect};
 use crate::error::{Exit, Failure};
 use crate::ids::{ApprovalId, Generation};
 use crate::wire::approvals::{Asker as AskedBy, Outcome as Ended};
 use crate::wire::codes::Code;
-use crate::wire::events::Kind;
 use crate::wire::lines::Role;
-use crate::wire::methods::{EVENTS, Method};
+use crate::wire::methods::Method;
 use crate::wire::text::{escaped, escaped_lines};
 use crate::wire::transcript::sha256;
 
 use super::super::args::{ApprovalsArgs, Global};
-use super::super::ask::{self, Asker, Missed, PATIENCE};
+use super::super::ask::{self, Asker, Missed};
 use super::super::list::{place, terminal};
 use super::super::table::{self, Column};
-use super::super::trouble::{self, Trouble};
 use super::super::{Outcome, out, time};
-use super::{Question, questions};
+use super::{Question, follow, questions};
 
 const COLUMNS: &[Column] = &[
     Column::new("APPROVAL", 22),
@@ -41,8 +35,6 @@ const COLUMNS: &[Column] = &[
 
 /// Characters of an id that are shown at least.
 const ID_CHARS: usize = 8;
-/// Notifications that wait to be printed: behind them the daemon is held back.
-const NEWS: usize = 64;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -54,7 +46,7 @@ struct Document<'a> {
 
 /// One, as `--json` shows it.
 #[derive(Serialize)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     approval_id: ApprovalId,
     state: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +65,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(question: &'a Question) -> Self {
+    pub(super) fn of(question: &'a Question) -> Self {
         let Question { row, shown } = question;
         Self {
             approval_id: row.approval_id,
@@ -92,15 +84,16 @@ impl<'a> Line<'a> {
 /// Shows those that are open, or one.
 pub fn main(global: &Global, args: &ApprovalsArgs) -> Outcome {
     let target = ask::target(global)?;
-    let role = match target.as_bundle() {
-        Some(bundle) => bundle.role,
+    let own = target.as_bundle().map(|bundle| bundle.role).filter(|role| Method::ApprovalList.is_for(*role));
+    let role = match own {
+        Some(role) => role,
         None => {
             ask::operator_is_meant(global)?;
             Role::Operator
         }
     };
     if args.follow {
-        return follow(global, &target, role);
+        return follow::main(global, &target, role);
     }
     let mut asker = match Asker::connect_as(&target, role) {
         Ok(asker) => asker,
@@ -175,11 +168,12 @@ fn since(instant: jiff::Timestamp) -> Duration {
     Duration::try_from(jiff::Timestamp::now() - instant).unwrap_or_default()
 }
 
-fn until(instant: jiff::Timestamp) -> Duration {
+pub(super) fn until(instant: jiff::Timestamp) -> Duration {
     Duration::try_from(instant - jiff::Timestamp::now()).unwrap_or_default()
 }
 
-/// One in full. What foreign text says stands behind a name of ours, and its detail last.
+/// One in full. What foreign text says stands behind a name of ours, and its detail last and indented: no line of it can
+/// pass for one of ours.
 fn whole(question: &Question) -> String {
     let Question { row, shown } = question;
     let mut text = String::new();
@@ -217,101 +211,18 @@ fn whole(question: &Question) -> String {
     }
     line("summary", &shown.summary);
     if let Some(detail) = &shown.detail {
-        let _infallible = writeln!(text, "\n{}", escaped_lines(detail.trim_end()));
+        text.push('\n');
+        text.push_str(&indented(detail));
     }
     text
 }
 
-/// An event, as far as it is of use here.
-#[derive(Deserialize)]
-struct Happened {
-    kind: String,
-    approval_id: Option<ApprovalId>,
-    decision: Option<String>,
-    reason: Option<String>,
-    by: Option<Who>,
-}
-
-#[derive(Deserialize)]
-struct Who {
-    label: String,
-}
-
-/// First those that are open, then what comes: nothing is missed between the two, and nothing told twice.
-fn follow(global: &Global, target: &Target, role: Role) -> Outcome {
-    let connection = connect(target, &Hello::new(role))?;
-    let (tell, news) = bounded(NEWS);
-    let caller = Caller::hearing(connection, move |heard| {
-        if heard.method == EVENTS {
-            let _nobody_prints = tell.send(heard.payload.unwrap_or_default());
-        }
-    })?;
-    let kinds = [Kind::AwaitingApproval.word(), Kind::ApprovalDecided.word()];
-    let (method, deadline) = (Method::EventsSubscribe.name(), Instant::now() + PATIENCE);
-    caller.call(method, &json!({ "kinds": kinds }), None, deadline).map_err(|error| trouble::call(method, error))?;
-    let mut asker = Asker::of(caller);
-    let mut shown = HashSet::new();
-    for question in questions(&mut asker, None)? {
-        shown.insert(question.id());
-        print(global, &question)?;
+/// Foreign text of several lines under lines of ours.
+pub(in crate::cli) fn indented(foreign: &str) -> String {
+    let mut text = String::new();
+    for line in foreign.trim_end().split('\n') {
+        text.push_str(format!("  {}", escaped_lines(line)).trim_end());
+        text.push('\n');
     }
-    watch(global, &mut asker, &news, &mut shown)?;
-    Err(Failure::new(Exit::Unavailable, Code::ConnectionLost.word(), "the daemon has ended").into())
-}
-
-fn watch(
-    global: &Global,
-    asker: &mut Asker,
-    news: &Receiver<Vec<u8>>,
-    shown: &mut HashSet<ApprovalId>,
-) -> Result<(), Trouble> {
-    for batch in news {
-        let events: Vec<Happened> =
-            serde_json::from_slice(&batch).map_err(|_| ask::misread(Method::EventsSubscribe.name()))?;
-        for event in events {
-            let Some(id) = event.approval_id else {
-                if event.kind == Kind::Lagged.word() {
-                    out::note("some events were missed: usher approvals shows what is open now");
-                }
-                continue;
-            };
-            if event.kind == Kind::AwaitingApproval.word() && shown.insert(id) {
-                for question in questions(asker, Some(&id.to_string()))?.iter().filter(|one| one.shown.is_some()) {
-                    print(global, question)?;
-                }
-            }
-            if event.kind == Kind::ApprovalDecided.word() {
-                print_end(global, id, &event)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn print(global: &Global, question: &Question) -> Result<(), Trouble> {
-    if global.json {
-        return out::json(&Line::of(question));
-    }
-    let Some(shown) = &question.shown else { return Ok(()) };
-    let (summary, label) = (escaped(&shown.summary, 1_024), escaped(&shown.asker.label, 64));
-    let left = time::age(until(question.row.expires));
-    out::text(&format!("{}  {label} asks, for {left}: {summary}\n", question.id()))
-}
-
-fn print_end(global: &Global, approval_id: ApprovalId, event: &Happened) -> Result<(), Trouble> {
-    let decision = event.decision.as_deref().unwrap_or("ended");
-    let by = event.by.as_ref().map(|by| by.label.as_str());
-    if global.json {
-        let mut line = json!({ "approval_id": approval_id, "state": decision });
-        if let Some(by) = by {
-            line["by"] = json!(by);
-        }
-        if let Some(reason) = &event.reason {
-            line["reason"] = json!(reason);
-        }
-        return out::json(&line);
-    }
-    let by = by.map(|by| format!(" by {}", escaped(by, 64))).unwrap_or_default();
-    let why = event.reason.as_ref().map(|reason| format!(": {}", escaped(reason, 1_024))).unwrap_or_default();
-    out::text(&format!("{approval_id}  {}{by}{why}\n", escaped(decision, 32)))
+    text
 }

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod decide;
+mod follow;
 pub mod list;
 
 use serde::Serialize;
