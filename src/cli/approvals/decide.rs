@@ -11,6 +11,7 @@ use crate::wire::approvals::{Decide, Decision, Outcome as Ended, Shown, line};
 use crate::wire::codes::Code;
 use crate::wire::lines::Role;
 use crate::wire::methods::Method;
+use crate::wire::receipt::Receipt;
 use crate::wire::text::escaped;
 use crate::wire::transcript::{Statement, sha256};
 
@@ -47,27 +48,32 @@ pub fn main(global: &Global, decision: Decision, args: &DecideArgs) -> Outcome {
     }
     ask::operator_is_meant(global)?;
     let target = ask::target(global)?;
-    let mut asker = Asker::connect_as(&target, Role::Operator)?;
     let mut place = receipt::Place::take(args.receipt.as_deref())?;
+    let mut asker = Asker::connect_as(&target, Role::Operator)?;
     let (mut decided, mut failed) = (Vec::new(), None);
+    let mut fail = |trouble: Trouble| {
+        trouble.tell(global.json);
+        failed.get_or_insert(trouble.exit());
+    };
     for id in &args.ids {
-        match decide(&target, &mut asker, id, decision, args.reason.as_deref(), &mut place) {
-            Ok(told) => {
-                if !global.json {
-                    let (id, word) = (told.approval_id, told.decision.word());
-                    let (summary, by) = (escaped(&told.summary, 1_024), escaped(&told.asked_by, 64));
-                    out::text(&format!("{word} {id}: {summary} (asked by {by})\n"))?;
-                }
-                decided.push(told);
-            }
+        let (told, receipt) = match decide(&target, &mut asker, id, decision, args.reason.as_deref()) {
+            Ok(done) => done,
             Err(trouble) => {
-                trouble.tell(global.json);
-                failed.get_or_insert(trouble.exit());
+                fail(trouble);
+                continue;
             }
+        };
+        receipt::keep(place.take(), receipt.as_ref()).unwrap_or_else(&mut fail);
+        if !global.json {
+            let (id, word) = (told.approval_id, told.decision.word());
+            let (summary, by) = (escaped(&told.summary, 1_024), escaped(&told.asked_by, 64));
+            // Whoever named several means each of them, also when this cannot be told.
+            out::text(&format!("{word} {id}: {summary} (asked by {by})\n")).unwrap_or_else(&mut fail);
         }
+        decided.push(told);
     }
     if global.json && !decided.is_empty() {
-        out::json(&Document { decided })?;
+        out::json(&Document { decided }).unwrap_or_else(&mut fail);
     }
     Ok(failed.map_or(ExitCode::SUCCESS, |exit| ExitCode::from(exit as u8)))
 }
@@ -78,9 +84,8 @@ fn decide(
     id: &str,
     decision: Decision,
     reason: Option<&str>,
-    place: &mut Option<receipt::Place>,
-) -> Result<Told, Trouble> {
-    let (approval_id, text, shown) = open(asker, id)?;
+) -> Result<(Told, Option<Receipt>), Trouble> {
+    let (approval_id, text, shown) = pick(questions(asker, Some(id))?, id)?;
     let statement = Statement::Decision {
         generation: asker.caller().proved().generation,
         approval: approval_id,
@@ -92,13 +97,12 @@ fn decide(
     let params = Decide { approval_id, decision, signature, reason, receipt: false };
     let reply = asker.ask_signed(Method::ApprovalDecide, &params)?;
     let Decided { decided } = ask::read(&reply.result, Method::ApprovalDecide.name())?;
-    receipt::keep(place.take(), reply.receipt.as_ref())?;
-    Ok(Told { approval_id, decision, decided, summary: shown.summary, asked_by: shown.asker.label })
+    let told = Told { approval_id, decision, decided, summary: shown.summary, asked_by: shown.asker.label };
+    Ok((told, reply.receipt))
 }
 
 /// The one open question that an id or its beginning means.
-fn open(asker: &mut Asker, id: &str) -> Result<(ApprovalId, String, Shown), Trouble> {
-    let mut found = questions(asker, Some(id))?;
+fn pick(mut found: Vec<Question>, id: &str) -> Result<(ApprovalId, String, Shown), Trouble> {
     match (found.pop(), found.len()) {
         (None, _) => {
             let message = format!("no approval's id begins with {}", escaped(id, 64));
@@ -116,10 +120,11 @@ fn open(asker: &mut Asker, id: &str) -> Result<(ApprovalId, String, Shown), Trou
             }
         }
         (Some(last), _) => {
-            let ids: Vec<_> = found.iter().chain([&last]).map(|question| question.id().to_string()).collect();
+            let states =
+                found.iter().chain([&last]).map(|question| format!("{} ({})", question.id(), question.row.state));
             let message = format!("several approvals' ids begin with {}", escaped(id, 64));
             Err(Failure::new(Exit::Ambiguous, Code::Ambiguous.word(), message)
-                .hint(format!("they are {}", ids.join(" ")))
+                .hint(format!("they are {}", states.collect::<Vec<_>>().join(", ")))
                 .into())
         }
     }
@@ -130,4 +135,35 @@ fn already_decided(outcome: Ended) -> Trouble {
     let why = outcome.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let message = format!("that approval was {}{by}{why}", outcome.decision.word());
     Trouble::from(Failure::new(Code::AlreadyDecided.exit(), Code::AlreadyDecided.word(), message)).outcome(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::approvals::Row;
+
+    fn question(first: u8, state: &str) -> Question {
+        let (asked, expires) = ("2026-12-01T00:00:00Z", "2026-12-01T00:10:00Z");
+        let id = ApprovalId([first; 16]);
+        let mut row = serde_json::json!({"approval_id": id, "state": state, "asked": asked, "expires": expires});
+        if state == "open" {
+            let asker = r#"{"credential":"AAAAAAAAAAAAAAAAAAAAAA","label":"caller"}"#;
+            let text = format!(r#"{{"summary":"s","asker":{asker},"asked":"{asked}","expires":"{expires}"}}"#);
+            row["text"] = text.into();
+        } else {
+            row["outcome"] = serde_json::json!({"approval_id": id, "decision": state, "decided": expires});
+        }
+        Question::new(serde_json::from_value::<Row>(row).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_beginning_of_an_id_means_one_question_or_none() {
+        let (id, _, shown) = pick(vec![question(1, "open")], "AQEB").unwrap();
+        assert_eq!((id, shown.summary.as_str()), (ApprovalId([1; 16]), "s"));
+        assert_eq!(pick(Vec::new(), "AQEB").unwrap_err().exit(), Exit::NotFound);
+        assert_eq!(pick(vec![question(1, "expired")], "AQEB").unwrap_err().exit(), Exit::Conflict);
+        // One of them has ended: which was meant is not ours to guess.
+        let several = pick(vec![question(1, "expired"), question(2, "open")], "AQEB").unwrap_err();
+        assert_eq!(several.exit(), Exit::Ambiguous);
+    }
 }
