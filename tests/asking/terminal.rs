@@ -8,7 +8,7 @@ use super::{asked, id};
 fn on_a_terminal_a_question_says_how_to_answer_it_and_what_was_answered() {
     let place = Place::with_daemon(&[]);
     let Some(mut screen) = Screen::new(&place, &format!("'{USHER}' ask 'go on?'; echo \"exit $?\"")) else { return };
-    screen.wait_for("waiting for approval, for 9m: usher approve ");
+    screen.wait_for("waiting for approval, for 10m: usher approve ");
     let question = asked(&place, "go on?");
     assert!(question["asker"]["terminal"]["tty"].as_str().is_some_and(|tty| tty.starts_with("/dev/")), "{question}");
     screen.wait_for(&id(&question));
