@@ -106,6 +106,19 @@ fn a_push_waits_for_its_approval() {
     assert_eq!(approved.code, 0, "{approved:?}");
     assert!(heads().contains("refs/heads/main"), "{}", heads());
     assert_eq!(finished(push()).code, 0, "with nothing to push nobody is asked");
+
+    // What takes away is asked for as well, though no commit comes: a forced push, a branch that goes.
+    let before = heads();
+    assert_eq!(git("-C here commit -q --amend --allow-empty -m 'another one'").code, 0);
+    for (push, says) in [("-f origin main", "lost: "), ("origin :main", "refs/heads/main: ")] {
+        let push = shell(&place, &folder).args(["-c", &format!("git -C here push -q {push}")]).spawn().unwrap();
+        let question = asked(&place, "push to origin?");
+        let detail = question["detail"].as_str().unwrap();
+        assert!(detail.lines().any(|line| line.starts_with(says)), "{detail}");
+        assert_eq!(place.run(&["reject", &id(&question)]).code, 0);
+        assert_ne!(finished(push).code, 0);
+    }
+    assert_eq!(heads(), before, "it was pushed all the same");
 }
 
 #[test]
