@@ -151,7 +151,8 @@ Usage: usher approvals [ID] [--follow]
   --follow   those that are open, then each new one and each end, as they come
 
 Who asks, in which session and since when is the daemon's word; folder, terminal and process are the asker's. Uses the
-operator's key, or the bundle's: a caller sees what its own key has asked. Without a daemon nothing is asked, exit 0.
+operator's key, or the bundle's: a caller sees what its own key has asked. Without a daemon nothing is asked, exit 0;
+with --follow 3, as when the daemon goes.
 ";
     Approve "approve" "\
 usher approve: say yes to questions

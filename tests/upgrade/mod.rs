@@ -232,7 +232,10 @@ fn commands_say_what_the_page_on_upgrades_says() {
     let other_build = Build::B.usher();
     assert!(other_build.exists());
     let asked = Instant::now();
-    assert_eq!(machine.run_as(Build::B, &["list"]), Ran { code: 8, stdout: String::new(), stderr: incompatible.into() });
+    assert_eq!(
+        machine.run_as(Build::B, &["list"]),
+        Ran { code: 8, stdout: String::new(), stderr: incompatible.into() }
+    );
     assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
     let (pid, _) = machine.daemon().unwrap();
     kill(pid, Signal::SIGSTOP);
