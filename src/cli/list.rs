@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::ids::{Generation, SessionId};
+use crate::ids::Generation;
 use crate::wire::methods::Method;
 use crate::wire::rows::{Row, State, Terminal};
 use crate::wire::selector::Selector;
@@ -108,7 +108,7 @@ fn cells(row: &Row, length: usize, home: &str) -> Vec<String> {
 }
 
 /// So many characters that no two ids begin alike.
-fn prefix_length(ids: &[SessionId]) -> usize {
+pub fn prefix_length(ids: &[impl ToString]) -> usize {
     let mut texts: Vec<_> = ids.iter().map(ToString::to_string).collect();
     texts.sort();
     let alike = |pair: &[String]| pair[0].bytes().zip(pair[1].bytes()).take_while(|(a, b)| a == b).count();
@@ -164,11 +164,12 @@ fn coloured(text: &str, rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SessionId;
 
     #[test]
     fn an_id_is_shown_as_far_as_it_takes_to_tell_it_from_the_others() {
         let id = |text: &str| text.parse::<SessionId>().unwrap();
-        assert_eq!(prefix_length(&[]), 8);
+        assert_eq!(prefix_length(&[""; 0]), 8);
         assert_eq!(prefix_length(&[id("AAAAAAAAAAAAAAAAAAAAAA")]), 8);
         assert_eq!(prefix_length(&[id("AAAAAAAAAAAAAAAAAAAAAA"), id("AAAAAAAAAABBBBBBBBBBBA")]), 11);
     }

@@ -19,7 +19,7 @@ use crate::wire::approvals::{self, Asker, AskerSession, Decide, Decision, Shown}
 use crate::wire::codes::{Code, Refusal};
 use crate::wire::message;
 use crate::wire::object;
-use crate::wire::selector::Selector;
+use crate::wire::selector::{Selector, is_beginning};
 
 use super::caller::{page_start, paged};
 use super::dispatch::{Conversation, Done, Request};
@@ -131,8 +131,7 @@ fn ask(
 pub(super) fn list(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let List { approval_id: prefix, page, receipt } = message::params(request.params)?;
     if let Some(prefix) = &prefix {
-        let alphabet = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        if !alphabet || prefix.len() < SESSION_PREFIX_MIN || prefix.len() > 22 {
+        if !is_beginning(prefix) {
             return Err(Refusal::invalid(format!(
                 "approval_id takes an approval's id or at least {SESSION_PREFIX_MIN} characters of its beginning"
             )));

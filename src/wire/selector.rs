@@ -38,8 +38,7 @@ impl Selector {
     /// Refuses what could never match, so that a mistake is not told as "no session".
     pub fn check(&self) -> Result<(), Refusal> {
         if let Some(session) = &self.session {
-            let alphabet = session.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-            if !alphabet || session.len() < SESSION_PREFIX_MIN || session.len() > 22 {
+            if !is_beginning(session) {
                 return Err(Refusal::invalid(format!(
                     "selector.session takes a session id or at least {SESSION_PREFIX_MIN} characters of its beginning"
                 )));
@@ -61,6 +60,12 @@ impl Selector {
         }
         Ok(())
     }
+}
+
+/// Whether text is an id or long enough a beginning of one.
+pub fn is_beginning(text: &str) -> bool {
+    let alphabet = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    alphabet && (SESSION_PREFIX_MIN..=22).contains(&text.len())
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::wire::transcript::sha256;
 
 use super::super::args::{ApprovalsArgs, Global};
 use super::super::ask::{self, Asker, Missed};
-use super::super::list::{place, terminal};
+use super::super::list::{place, prefix_length, terminal};
 use super::super::table::{self, Column};
 use super::super::{Outcome, out, time};
 use super::{Question, follow, questions};
@@ -32,9 +32,6 @@ const COLUMNS: &[Column] = &[
     Column::number("LEFT"),
     Column::new("SUMMARY", 80),
 ];
-
-/// Characters of an id that are shown at least.
-const ID_CHARS: usize = 8;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -136,7 +133,7 @@ fn unknown(id: &str) -> Failure {
 }
 
 fn cells(questions: &[Question]) -> Vec<Vec<String>> {
-    let length = prefix_length(&questions.iter().map(|one| one.id().to_string()).collect::<Vec<_>>());
+    let length = prefix_length(&questions.iter().map(Question::id).collect::<Vec<_>>());
     let home = std::env::var("HOME").unwrap_or_default();
     let row = |question: &Question| {
         let Question { row, shown } = question;
@@ -154,14 +151,6 @@ fn cells(questions: &[Question]) -> Vec<Vec<String>> {
         ]
     };
     questions.iter().map(row).collect()
-}
-
-/// So many characters that no two ids begin alike.
-fn prefix_length(ids: &[String]) -> usize {
-    let mut texts = ids.to_vec();
-    texts.sort();
-    let alike = |pair: &[String]| pair[0].bytes().zip(pair[1].bytes()).take_while(|(a, b)| a == b).count();
-    texts.windows(2).map(|pair| alike(pair) + 1).max().unwrap_or(0).clamp(ID_CHARS, 22)
 }
 
 fn since(instant: jiff::Timestamp) -> Duration {
