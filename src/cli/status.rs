@@ -35,6 +35,8 @@ struct Status {
     draining: bool,
     sessions: u64,
     #[serde(default)]
+    approvals: u64,
+    #[serde(default)]
     audit: Option<AuditState>,
     #[serde(default)]
     accounts: Vec<Account>,
@@ -124,6 +126,7 @@ fn human(status: &Status) -> String {
     line("generation", &status.generation.to_string());
     let draining = if status.draining { ", draining: no new ones, the daemon ends with the last" } else { "" };
     line("sessions", &format!("{}{draining}", status.sessions));
+    line("approvals", &status.approvals.to_string());
     if let Some(AuditState { state, seq, lost }) = &status.audit {
         let lost = if *lost > 0 { format!(", {lost} facts without a line") } else { String::new() };
         line("audit", &format!("{state}, line {seq}{lost}"));
