@@ -256,9 +256,10 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_kind() {
-        let manual = include_str!("../../docs/protocol.md");
-        for kind in Kind::ALL {
-            assert!(manual.contains(&format!("| `{}` |", kind.word())), "{}", kind.word());
+        for page in [include_str!("../../docs/protocol.md"), include_str!("../../docs/events.md")] {
+            for kind in Kind::ALL {
+                assert!(page.contains(&format!("| `{}` |", kind.word())), "{}", kind.word());
+            }
         }
     }
 

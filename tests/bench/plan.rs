@@ -247,7 +247,7 @@ impl Bench<'_> {
             .map(|(with, without)| (with - without) / SUBSCRIBERS as f64)
             .collect();
         self.add(Row::figure(tells, "us", &each, Some(2.5)));
-        let turns = self.options.turns(400);
+        let turns = self.options.turns(100);
         let step = |part: &mut Part| part.ask(&format!("step {turns}")).parse::<f64>().unwrap() / 1_000.0;
         let pairs = Pairs::take(self.options.samples(), || step(&mut with), || step(&mut without));
         let more: Vec<_> = pairs.ours.iter().zip(&pairs.baseline).map(|(with, without)| with - without).collect();
