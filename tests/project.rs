@@ -1,11 +1,12 @@
 //! What holds for the project as a whole and no compiler looks at: layers, exceptions to lints, the Makefile.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use super::support::system::put_program;
 
 /// The layers, lowest first; a module may use its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
@@ -147,8 +148,7 @@ fn make_install_copies_the_programs_twice_runs_nothing_and_is_undone_by_uninstal
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "cc"] {
         let script = format!("#!/bin/sh\necho {tool} >>'{}'\n", ran.display());
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(tools.join(tool)).unwrap();
-        file.write_all(script.as_bytes()).unwrap();
+        put_program(tools.join(tool), &script);
     }
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let (usher, usherd) = (Path::new(env!("CARGO_BIN_EXE_usher")), Path::new(env!("CARGO_BIN_EXE_usherd")));

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::daemon::{Place, Ran, USHER, USHERD, finished, ran};
-use crate::support::system::{mode, put};
+use crate::support::system::{copy_program, put_program};
 use crate::support::wait::until;
 
 /// A window: a program that stays, with a command that answers at once and one that takes its time.
@@ -125,19 +125,18 @@ fn a_restart_ends_nothing_when_there_is_no_daemon_to_start() {
     // An upgrade that went wrong: beside this `usher` lies something that is no daemon.
     let broken = place.scratch().join("broken");
     std::fs::create_dir(&broken).unwrap();
-    std::fs::copy(USHER, broken.join("usher")).unwrap();
+    copy_program(USHER, broken.join("usher"));
     let restart = || ran(place.program(broken.join("usher")).arg("restart"));
     let missing = restart();
     assert_eq!((missing.code, missing.stdout.as_str()), (3, ""), "{missing:?}");
     for text in ["#!/bin/sh\necho 'usherd: out of order' >&2\nexit 1\n", "no program\n"] {
-        put(broken.join("usherd"), text);
-        mode(broken.join("usherd"), 0o755);
+        put_program(broken.join("usherd"), text);
         let failed = restart();
         assert_eq!((failed.code, failed.stdout.as_str()), (3, ""), "{failed:?}");
     }
     assert_eq!(place.daemons(), daemon, "the daemon serves on");
     assert_eq!(place.run(&["send", "echo", "3"]).stdout, "3\n");
-    std::fs::copy(USHERD, broken.join("usherd")).unwrap();
+    copy_program(USHERD, broken.join("usherd"));
     let restarted = restart();
     assert_eq!(restarted.code, 0, "{restarted:?}");
     assert_ne!(place.daemons(), daemon);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::super::support::daemon::{Place, USHER, finished, ran};
-use super::super::support::system::{mode, put};
+use super::super::support::system::put_program;
 use super::{asked, id};
 
 /// The first script below a heading of the page.
@@ -12,12 +12,6 @@ fn script(heading: &str) -> String {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes.md")).unwrap();
     let section = page.split(&format!("\n## {heading}\n")).nth(1).unwrap().to_owned();
     section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
-}
-
-/// A program in a folder of the test's own.
-fn program(path: impl AsRef<Path>, text: &str) {
-    put(path.as_ref(), text);
-    mode(path.as_ref(), 0o755);
 }
 
 /// A shell that finds `usher` and, in front of everything, what lies in the folder `bin`.
@@ -36,11 +30,11 @@ fn folder(place: &Place) -> PathBuf {
 }
 
 fn gate(place: &Place, folder: &Path) -> Child {
-    program(
+    put_program(
         folder.join("bin/terraform"),
         "#!/bin/sh\ncase $1 in plan) echo 'one to add';; apply) echo applied > applied;; esac\n",
     );
-    program(folder.join("deploy"), &script("A gate in a script"));
+    put_program(folder.join("deploy"), &script("A gate in a script"));
     shell(place, folder).arg("./deploy").spawn().unwrap()
 }
 
@@ -88,7 +82,7 @@ fn a_push_waits_for_its_approval() {
         assert_eq!(git(line).code, 0, "{line}");
     }
     assert_eq!(git("-C here remote add origin ../there.git").code, 0);
-    program(folder.join("here/.git/hooks/pre-push"), &script("A push that waits for you"));
+    put_program(folder.join("here/.git/hooks/pre-push"), &script("A push that waits for you"));
     let push = || shell(&place, &folder).args(["-c", "git -C here push -q origin main"]).spawn().unwrap();
     let heads = || git("-C there.git for-each-ref").stdout;
 
@@ -125,7 +119,7 @@ fn a_push_waits_for_its_approval() {
 fn a_key_for_an_agent_asks_and_neither_answers_nor_outlives_its_revocation() {
     let place = Place::with_daemon(&[]);
     let folder = folder(&place);
-    program(folder.join("make-key"), &script("A key for an agent that may ask and not answer"));
+    put_program(folder.join("make-key"), &script("A key for an agent that may ask and not answer"));
     let made = finished(shell(&place, &folder).arg("./make-key").spawn().unwrap());
     assert_eq!(made.code, 0, "{made:?}");
     let agent = |line: &str| {

@@ -37,8 +37,7 @@ impl Programs {
         mode(folder.path(), 0o755);
         for program in [USHER, USHERD] {
             let to = folder.path().join(Path::new(program).file_name().unwrap());
-            // By another process: a child that is forked here at this moment would hold the file open for writing.
-            assert!(Command::new("cp").arg(program).arg(&to).status().unwrap().success());
+            copy_program(program, &to);
             mode(&to, 0o755);
         }
         Self(folder)
@@ -57,6 +56,21 @@ impl Programs {
 pub fn put(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
     file.write_all(bytes.as_ref()).unwrap();
+}
+
+/// Copies a program that is run from there. By another process: a child that is forked here at this moment would hold the
+/// file open for writing, and whoever runs it would be told that it is busy.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    assert!(Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap().success());
+}
+
+/// Makes a script that can be run, by another process for the same reason.
+pub fn put_program(path: impl AsRef<Path>, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"cat >"$0" && chmod 755 "$0""#]).arg(path.as_ref()).stdin(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 /// Sets a mode.

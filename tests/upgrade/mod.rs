@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::support::daemon::{Place, Ran, USHER, USHERD, ran};
-use super::support::system::{Process, kill, put};
+use super::support::system::{Process, copy_program, kill, put_program};
 use super::support::wait::{until, within};
 
 /// How long a window may take that comes back: pauses grow to five seconds.
@@ -72,7 +72,7 @@ impl Machine {
     /// As `make install` does it: each file is replaced, and what runs goes on running.
     fn install(&self, build: Build) {
         for (program, name) in [(build.usher(), "usher"), (build.usherd(), "usherd")] {
-            fs::copy(program, self.bin.join("new")).unwrap();
+            copy_program(program, self.bin.join("new"));
             fs::rename(self.bin.join("new"), self.bin.join(name)).unwrap();
         }
     }
@@ -297,7 +297,7 @@ fn a_successor_that_cannot_start_leaves_windows_waiting_until_it_can() {
     let a = machine.window("a");
     machine.has(Build::A, "a", &a);
     machine.install(Build::B);
-    put(machine.bin.join("new"), "#!/bin/sh\nexit 1\n");
+    put_program(machine.bin.join("new"), "#!/bin/sh\nexit 1\n");
     fs::rename(machine.bin.join("new"), machine.bin.join("usherd")).unwrap();
     let b = machine.window("b");
     until("the new window waits", || machine.log().contains("waits for this daemon to end").then_some(()));
