@@ -268,8 +268,9 @@ Usage: usher restart [--timeout DURATION]
 
   --timeout DURATION   how long pending commands may take, and then sessions to come back; 30s when absent
 
-For a new build of the same protocol: waits until no command is pending (exit 4 when some stay, and nothing is changed),
-ends the daemon, starts the usherd beside this usher, and waits for the sessions, which come back by themselves.
+For a new build of the same protocol: waits until the commands that are pending have ended (exit 4 when some stay, and
+nothing is changed), ends the daemon, starts the usherd beside this usher, and waits for the sessions, which come back
+by themselves. Commands that come meanwhile have five seconds to end.
 ";
     Keys "keys" "\
 usher keys: credentials

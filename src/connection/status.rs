@@ -12,6 +12,7 @@ use crate::ids::{CredentialId, Generation, SessionId};
 use crate::limits::HOLDERS_MAX;
 use crate::route::budget::Held;
 use crate::route::directory::Session;
+use crate::route::lane::millis;
 use crate::wire::lines::{Range, Role};
 use crate::wire::selector::Selector;
 
@@ -38,6 +39,9 @@ pub(super) struct FullStatus {
     draining: bool,
     sessions: usize,
     pending: u64,
+    /// Absent when none is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_pending_ms: Option<u64>,
     approvals: u64,
     connections: Connections,
     /// Not for who sees a part only.
@@ -151,6 +155,7 @@ impl FullStatus {
         budgets.sort_by_key(|budget| Reverse((budget.in_flight + budget.queued, budget.rejected)));
         let more_budgets = budgets.len().saturating_sub(HOLDERS_MAX);
         budgets.truncate(HOLDERS_MAX);
+        let oldest = sessions.iter().filter_map(|session| session.lane.oldest()).min();
         Self {
             generation: hub.generation,
             build: hub.build.clone(),
@@ -160,6 +165,7 @@ impl FullStatus {
             draining: hub.draining.load(SeqCst),
             sessions: sessions.len(),
             pending: sessions.iter().map(|session| session.lane.pending()).sum(),
+            oldest_pending_ms: oldest.map(|arrived| millis(arrived.elapsed())),
             approvals: if all && is_operator { &totals.approvals } else { &own.shares.approvals }.used(),
             connections: Connections { open, unfinished_hellos },
             audit: all.then(|| hub.audit.state().into()),

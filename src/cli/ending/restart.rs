@@ -31,6 +31,7 @@ struct Status {
     build: String,
     sessions: u64,
     pending: u64,
+    oldest_pending_ms: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -96,11 +97,15 @@ fn status(asker: &mut Asker) -> Result<Status, Trouble> {
     ask::read(&reply.result, Method::DaemonStatus.name())
 }
 
-/// Waits until no command is pending.
+/// Waits until no command is pending of those that were when this began. Where they come without a gap, those that have
+/// come since are left to the daemon, which lets them end before it does.
 fn settled(asker: &mut Asker, deadline: Instant) -> Result<Status, Trouble> {
+    let began = Instant::now();
     loop {
+        let waited = began.elapsed();
         let now = status(asker)?;
-        if now.pending == 0 {
+        let has_come_since = |age| Duration::from_millis(age) < waited;
+        if now.pending == 0 || now.oldest_pending_ms.is_some_and(has_come_since) {
             return Ok(now);
         }
         if Instant::now() >= deadline {

@@ -149,6 +149,14 @@ impl Lane {
         self.pending.load(Relaxed)
     }
 
+    /// When the one of them that has been here longest came in.
+    pub fn oldest(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let queued = state.queue.iter().map(|queued| &queued.work);
+        let running = state.in_flight.values().filter_map(|entry| entry.work.as_ref());
+        queued.chain(running).map(|work| work.arrived).min()
+    }
+
     /// Takes a command: starts it, queues it, joins it to the one that runs under its key, tells what became of that one, or
     /// refuses it. The caller's permit is held until one of these is done.
     pub fn submit(self: &Arc<Self>, permit: Permit<'_>, call: Call, order: Order<'_>) {
