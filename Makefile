@@ -52,13 +52,13 @@ rm -f '$(DESTDIR)$(3)'
 
 endef
 
-.PHONY: help all check test soak bench demo install uninstall
+.PHONY: help all check test test-upgrade soak bench demo install uninstall
 
 help: ## print this
 	@echo 'usage: make TARGET [VARIABLE=VALUE]...'
 	@echo
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do \
-		printf '  %-10s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS='	' read -r target text; do \
+		printf '  %-13s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo 'variables: CARGO CARGOFLAGS BUILD_DIR PREFIX DESTDIR BINDIR LIBEXECDIR MANDIR DOCDIR LICENSEDIR'
 
@@ -83,6 +83,9 @@ bench: ## measure the way of a command and more, as ratios (BENCH_ARGS=--quick f
 
 soak: ## run the tests that take minutes: a million commands through one daemon
 	$(CARGO) test --release --locked $(CARGOFLAGS) --test main soak -- --ignored --nocapture
+
+test-upgrade: ## let builds take each other's place in every way, 200 times under load (half an hour)
+	CARGO='$(CARGO)' scripts/upgrade.sh
 
 demo: all ## build, then show what Usher does
 	scripts/demo.sh '$(BUILD_DIR)'
