@@ -89,10 +89,12 @@ impl Load {
         }
         let (title, id) = &to[dice.below(to.len())];
         let text = format!("{name}-{number}");
+        // A session remembers so many keys and no more.
+        let has_key = number % 8 == 0;
+        let mut end = self.once(usher, title, id, &text, has_key, dice);
         // Once more under its key, where nobody knows what became of it.
-        let mut end = self.once(usher, title, id, &text, dice);
-        if end == End::Unknown {
-            end = match self.once(usher, title, id, &text, dice) {
+        if end == End::Unknown && has_key {
+            end = match self.once(usher, title, id, &text, has_key, dice) {
                 End::Done => End::Done,
                 End::Wrong => End::Wrong,
                 _ => End::Unknown,
@@ -104,11 +106,14 @@ impl Load {
         self.ends.lock().push((text, end));
     }
 
-    fn once(&self, usher: &Path, title: &str, id: &str, text: &str, dice: &mut Dice) -> End {
+    fn once(&self, usher: &Path, title: &str, id: &str, text: &str, has_key: bool, dice: &mut Dice) -> End {
         let mut command = Command::new(usher);
         command.env("USHER_DIR", &self.dir).env_remove("USHER_SESSION").env_remove("USHER_CREDENTIAL");
-        command.args(["--json", "send", "--title", title, "--key", text, "--deadline", "30s", "echo"]);
-        command.arg(json!(text).to_string());
+        command.args(["--json", "send", "--title", title, "--deadline", "30s"]);
+        if has_key {
+            command.args(["--key", text]);
+        }
+        command.arg("echo").arg(json!(text).to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         if dice.below(8) == 0 {
@@ -158,7 +163,7 @@ impl Scene {
                     load.send(name, number, &mut dice);
                     number += 1;
                     // Leaves something of two processors to the windows.
-                    std::thread::sleep(Duration::from_millis(10));
+                    std::thread::sleep(Duration::from_millis(30));
                 }
             })
         });
@@ -166,8 +171,10 @@ impl Scene {
         Self { machine, load, senders, rounds: Vec::new(), counted: 0 }
     }
 
+    /// A handler whose sender was killed may be given nothing.
     fn window(&self, build: Build, title: &str) -> Window {
-        let echo = format!(r#"read -r x; echo "$x" >> '{}'; printf %s "$x""#, self.load.effects.display());
+        let echo =
+            format!(r#"read -r x; [ "$x" ] || exit 1; echo "$x" >> '{}'; printf %s "$x""#, self.load.effects.display());
         self.machine.window_of(build, self.machine.usher(), title, &echo)
     }
 
