@@ -39,7 +39,7 @@ fn bytes16(text: &str) -> Vec<u8> {
 }
 
 /// A key's word on what it was shown.
-fn signature(key: &Key, peer: &Peer, id: &str, text: &str, is_approved: bool) -> String {
+pub fn signature(key: &Key, peer: &Peer, id: &str, text: &str, is_approved: bool) -> String {
     let challenge: Value = serde_json::from_slice(&peer.lines.challenge).unwrap();
     let generation = bytes16(challenge["challenge"]["generation"].as_str().unwrap());
     let byte = [u8::from(is_approved)];

@@ -32,6 +32,7 @@ mod revocation;
 mod rotation;
 mod run;
 mod scale;
+mod shapes;
 mod shell;
 mod support;
 mod upgrade;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use crate::wire::text::escaped;
 
 /// Characters of serde's sentence that are told.
-const COMPLAINT_MAX_CHARS: usize = 200;
+const COMPLAINT_MAX_CHARS: usize = 300;
 
 /// A value that was written as a JSON object, not as an array of its fields.
 struct Object<T>(T);

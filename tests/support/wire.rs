@@ -546,8 +546,20 @@ impl Peer {
         Self::hello_over(Stream::over(socket), identity)
     }
 
-    fn hello_over(mut stream: Stream, identity: &Identity) -> Result<Self, Refused> {
+    /// Speaks a hello for protocol 0.
+    pub fn connect_zero(identity: &Identity) -> Self {
         let Hello { ephemeral, mut lines } = Hello::new(identity);
+        let line = String::from_utf8(lines.first).unwrap();
+        lines.first = line.replace("{\"max\":1,\"min\":1}", "{\"max\":0,\"min\":0}").into_bytes();
+        Self::speak(Stream::connect(&identity.socket), identity, Hello { ephemeral, lines }).unwrap()
+    }
+
+    fn hello_over(stream: Stream, identity: &Identity) -> Result<Self, Refused> {
+        Self::speak(stream, identity, Hello::new(identity))
+    }
+
+    fn speak(mut stream: Stream, identity: &Identity, hello: Hello) -> Result<Self, Refused> {
+        let Hello { ephemeral, mut lines } = hello;
         stream.send(&lines.first);
         lines.challenge = stream.line().ok_or(Refused::Ended)?;
         if lines.challenge.starts_with(b"{\"refused\"") {
@@ -560,6 +572,23 @@ impl Peer {
         let theirs = lines.daemon_ephemeral().unwrap();
         let keys = lines.keys(ephemeral, &theirs).unwrap();
         Self::enter(stream, lines, keys)
+    }
+
+    /// What the daemon says to a hello that it does not take: its first frame, or the line in place of a challenge.
+    pub fn turned_away(identity: &Identity) -> Message {
+        let mut stream = Stream::connect(&identity.socket);
+        let Hello { ephemeral, mut lines } = Hello::new(identity);
+        stream.send(&lines.first);
+        lines.challenge = stream.line().unwrap();
+        if lines.challenge.starts_with(b"{\"refused\"") {
+            return Message::read(lines.challenge.trim_ascii_end());
+        }
+        lines.daemon_proof = stream.line().unwrap();
+        lines.sign(&identity.key);
+        stream.send(&lines.client_proof);
+        let theirs = lines.daemon_ephemeral().unwrap();
+        let (_, mut open) = lines.keys(ephemeral, &theirs).unwrap();
+        Message::read(&open.open(&stream.frame().unwrap()).unwrap())
     }
 
     /// Reads the daemon's first frame.
