@@ -35,4 +35,5 @@ mod scale;
 mod shapes;
 mod shell;
 mod support;
+mod time;
 mod upgrade;

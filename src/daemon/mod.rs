@@ -205,7 +205,7 @@ impl Daemon {
         };
         let clock = {
             let hub = Arc::clone(&hub);
-            thread("clock", move || hub.clock.run(|now| look(&hub, now)))?
+            thread("clock", move || hub.clock.run(|now, was_away| look(&hub, now, was_away)))?
         };
         let signals = signals.wait_in_thread(hub.stop.clone())?;
         let acceptor = Acceptor::start(Arc::clone(&hub), root, folder, listener, lock)?;
@@ -277,7 +277,12 @@ fn hub(
 }
 
 /// What the clock looks at when it rings; when it is to ring again.
-fn look(hub: &Hub, now: Instant) -> Option<Instant> {
+fn look(hub: &Hub, now: Instant, was_away: bool) -> Option<Instant> {
+    if was_away {
+        // Who was silent while nobody listened has not been silent.
+        log::info!("this daemon did not run for a while; sessions have their time again");
+        hub.directory.all().iter().for_each(|session| session.seen());
+    }
     let lanes = hub.directory.all().iter().filter_map(|session| session.lane.expire(now)).min();
     let expiries = hub.credentials.sweep().then(|| now + SWEEP);
     hub.forget_ended();

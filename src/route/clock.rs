@@ -10,6 +10,8 @@ use parking_lot::{Condvar, Mutex};
 use super::lane::millis;
 
 const NONE: u64 = u64::MAX;
+/// An alarm that rings so late rang in a process that did not run.
+const AWAY: Duration = Duration::from_secs(3);
 
 /// When to look again.
 pub struct Clock {
@@ -44,8 +46,9 @@ impl Clock {
         self.changed.notify_one();
     }
 
-    /// Calls `look` at each alarm; it returns when to look again.
-    pub fn run(&self, mut look: impl FnMut(Instant) -> Option<Instant>) {
+    /// Calls `look` at each alarm; it returns when to look again. `was_away` says that this process was stopped meanwhile.
+    pub fn run(&self, mut look: impl FnMut(Instant, bool) -> Option<Instant>) {
+        let mut was_away = false;
         loop {
             let mut ended = self.ended.lock();
             loop {
@@ -58,14 +61,16 @@ impl Clock {
                     continue;
                 }
                 let due = self.start + Duration::from_millis(armed);
-                if due <= Instant::now() {
+                let now = Instant::now();
+                if due <= now {
+                    was_away |= now - due > AWAY;
                     break;
                 }
                 self.changed.wait_until(&mut ended, due);
             }
             drop(ended);
             self.armed.store(NONE, SeqCst);
-            if let Some(next) = look(Instant::now()) {
+            if let Some(next) = look(Instant::now(), std::mem::take(&mut was_away)) {
                 self.alarm(next);
             }
         }
