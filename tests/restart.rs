@@ -90,6 +90,27 @@ fn a_restart_brings_every_window_back_under_its_id() {
 }
 
 #[test]
+fn restarts_at_once_end_in_one_daemon_and_none_takes_it_for_the_one_that_it_has_ended() {
+    let place = Place::empty();
+    let windows: Vec<_> = (0..2).map(|number| window(&place, &format!("w{number}"))).collect();
+    until("all are there", || (ids(&place).len() == 2).then_some(()));
+    let before = ids(&place);
+    for _ in 0..4 {
+        let restarts: Vec<Child> = (0..3)
+            .map(|_| place.usher().arg("restart").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+            .collect();
+        let restarts: Vec<Ran> = restarts.into_iter().map(finished).collect();
+        assert!(restarts.iter().any(|ran| ran.code == 0), "{restarts:?}");
+        for ran in &restarts {
+            assert!([0, 3].contains(&ran.code), "done, or the daemon was ended by another: {ran:?}");
+        }
+        until("all are back", || (ids(&place) == before).then_some(()));
+        assert_eq!(place.daemons().len(), 1);
+    }
+    windows.into_iter().for_each(end);
+}
+
+#[test]
 fn a_restart_waits_for_what_is_pending_and_changes_nothing_when_that_takes_too_long() {
     let place = Place::empty();
     let one = window(&place, "one");

@@ -40,13 +40,20 @@ impl Traces {
         sys::lock_holder(lock.dev, lock.ino)
     }
 
-    /// Waits until neither is what it was.
+    /// Whether it is there yet. The lock goes last, and its holder is the better witness: the socket of the next daemon may
+    /// have the same number on the disk.
+    fn are_there(&self) -> bool {
+        match self.holder {
+            Some(_) => self.holder() == self.holder,
+            None => self.socket.is_some() && self.socket() == self.socket,
+        }
+    }
+
+    /// Waits until they are gone.
     pub fn are_gone(&self, deadline: Instant) -> bool {
         let mut pause = PAUSE;
         loop {
-            let socket = self.socket.is_some() && self.socket() == self.socket;
-            let lock = self.holder.is_some() && self.holder() == self.holder;
-            if !socket && !lock {
+            if !self.are_there() {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
