@@ -35,6 +35,15 @@ pub struct Slots {
     empty: Condvar,
 }
 
+/// Why a connection gets no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSlot {
+    /// There is none, and nobody silent to send away.
+    Full,
+    /// Nobody enters any more.
+    Closed,
+}
+
 /// One connection's place; given back when dropped.
 pub struct Slot {
     slots: Arc<Slots>,
@@ -53,14 +62,15 @@ impl Slots {
         })
     }
 
-    /// A slot for a new connection; `None`: there is none, and nobody silent to send away.
-    pub fn enter(self: &Arc<Self>, socket: &Arc<UnixStream>) -> Option<Slot> {
+    /// A slot for a new connection.
+    pub fn enter(self: &Arc<Self>, socket: &Arc<UnixStream>) -> Result<Slot, NoSlot> {
         let mut state = self.state.lock();
         if state.closed {
-            return None;
+            return Err(NoSlot::Closed);
         }
         if state.unfinished.len() >= self.unfinished_max || state.connected >= self.connections_max {
-            let silent = state.unfinished.iter().find(|(_, one)| !one.spoke).map(|(&number, _)| number)?;
+            let silent = state.unfinished.iter().find(|(_, one)| !one.spoke).map(|(&number, _)| number);
+            let silent = silent.ok_or(NoSlot::Full)?;
             if let Some(sent_away) = state.unfinished.remove(&silent) {
                 // Its thread wakes, finds the end of the stream, and finishes.
                 let _shut_already = sent_away.socket.shutdown(Shutdown::Both);
@@ -71,7 +81,7 @@ impl Slots {
         state.next += 1;
         state.connected += 1;
         state.unfinished.insert(number, Unfinished { socket: Arc::clone(socket), spoke: false });
-        Some(Slot { slots: Arc::clone(self), number })
+        Ok(Slot { slots: Arc::clone(self), number })
     }
 
     /// Nobody enters any more, and every unfinished hello ends.
@@ -155,10 +165,10 @@ mod tests {
     #[test]
     fn the_oldest_that_has_not_spoken_goes_for_a_newcomer() {
         let slots = slots(10, 2);
-        let first = slots.enter(&socket()).unwrap();
+        let first = slots.enter(&socket()).ok().unwrap();
         first.spoke();
-        let second = slots.enter(&socket()).unwrap();
-        let third = slots.enter(&socket()).unwrap();
+        let second = slots.enter(&socket()).ok().unwrap();
+        let third = slots.enter(&socket()).ok().unwrap();
         assert_eq!(slots.count(), (2, 2));
         assert!(second.finished().is_none(), "it was sent away");
         assert!(first.finished().is_some());
@@ -169,19 +179,21 @@ mod tests {
     #[test]
     fn when_everybody_speaks_the_newcomer_is_refused() {
         let slots = slots(10, 2);
-        let (first, second) = (slots.enter(&socket()).unwrap(), slots.enter(&socket()).unwrap());
+        let (first, second) = (slots.enter(&socket()).ok().unwrap(), slots.enter(&socket()).ok().unwrap());
         first.spoke();
         second.spoke();
-        assert!(slots.enter(&socket()).is_none());
+        assert_eq!(slots.enter(&socket()).err(), Some(NoSlot::Full));
         assert_eq!(slots.count(), (2, 2));
     }
 
     #[test]
     fn connected_peers_are_never_sent_away() {
         let slots = slots(1, 5);
-        let connected = slots.enter(&socket()).unwrap().finished().unwrap();
-        assert!(slots.enter(&socket()).is_none());
+        let connected = slots.enter(&socket()).ok().unwrap().finished().unwrap();
+        assert_eq!(slots.enter(&socket()).err(), Some(NoSlot::Full));
         drop(connected);
-        assert!(slots.enter(&socket()).is_some());
+        assert!(slots.enter(&socket()).is_ok());
+        slots.close();
+        assert_eq!(slots.enter(&socket()).err(), Some(NoSlot::Closed));
     }
 }

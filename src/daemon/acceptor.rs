@@ -12,6 +12,7 @@ use nix::unistd::geteuid;
 
 use crate::audit::Fact;
 use crate::connection::hub::Hub;
+use crate::connection::slots::{NoSlot, Slot};
 use crate::error::{Exit, Failure};
 use crate::store::socket::Listener;
 use crate::store::{Dir, Lock, paths};
@@ -171,15 +172,19 @@ impl Accepting {
         }
     }
 
-    fn enter(&self, socket: UnixStream) -> Option<(Arc<UnixStream>, crate::connection::slots::Slot)> {
+    fn enter(&self, socket: UnixStream) -> Option<(Arc<UnixStream>, Slot)> {
         let socket = Arc::new(socket);
-        let slot = self.hub.slots.enter(&socket);
-        if slot.is_none() {
-            // A few bytes into an empty buffer: never waits.
-            let _gone = (&*socket).write_all(&lines::busy("connections"));
-            self.hub.outcomes.tell("busy", || "connection refused: no slot".to_owned());
+        match self.hub.slots.enter(&socket) {
+            Ok(slot) => Some((socket, slot)),
+            Err(NoSlot::Full) => {
+                // A few bytes into an empty buffer: never waits.
+                let _gone = (&*socket).write_all(&lines::busy("connections"));
+                self.hub.outcomes.tell("busy", || "connection refused: no slot".to_owned());
+                None
+            }
+            // Closed without a word, as those are that had come in time and not finished their hello.
+            Err(NoSlot::Closed) => None,
         }
-        slot.map(|slot| (socket, slot))
     }
 
     /// Without descriptors `accept` fails at once, again and again: wait a little, unless it is the end.
