@@ -16,6 +16,8 @@ pub enum Build {
     A,
     B,
     C,
+    /// Another build of A's protocol. Only made, never given.
+    Rebuilt,
 }
 
 /// Where the builds are, and what is known of them.
@@ -33,12 +35,13 @@ impl Build {
             Self::A => "A",
             Self::B => "B",
             Self::C => "C",
+            Self::Rebuilt => "rebuilt",
         }
     }
 
     pub fn protocol(self) -> u16 {
         match self {
-            Self::A => 1,
+            Self::A | Self::Rebuilt => 1,
             Self::B => 2,
             Self::C => 3,
         }
@@ -111,13 +114,13 @@ pub fn given() -> PathBuf {
 
 /// Another build, made once, in a folder of its own beside this one's.
 fn made(build: Build) -> &'static Path {
-    static MADE: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
-    MADE[usize::from(build == Build::C)].get_or_init(|| {
-        let folder = if build == Build::C { "fixture-3" } else { "fixture" };
-        let target = Path::new(USHER).parent().unwrap().parent().unwrap().join(folder);
+    static MADE: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
+    let protocol = build.protocol();
+    MADE[usize::from(protocol) - 1].get_or_init(|| {
+        let target = Path::new(USHER).parent().unwrap().parent().unwrap().join(format!("fixture-{protocol}"));
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--locked", "--bins", "--quiet"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.env("RUSTFLAGS", "--cfg usher_fixture").env("USHER_FIXTURE", build.protocol().to_string());
+        cargo.env("RUSTFLAGS", "--cfg usher_fixture").env("USHER_FIXTURE", protocol.to_string());
         cargo.env("CARGO_TARGET_DIR", &target).env_remove("CARGO_ENCODED_RUSTFLAGS").stdin(Stdio::null());
         let built = cargo.output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use super::support::daemon::Ran;
 use super::support::system::kill;
 use super::support::wait::promised;
-use builds::Build::{A, B};
+use builds::Build::{A, B, Rebuilt};
 use builds::Builds;
 use evidence::{Evidence, Run};
 use machine::{AT_ONCE, Machine};
@@ -59,6 +59,28 @@ fn two_generations_in_a_row_end_on_one_window() {
 #[test]
 fn each_of_many_waiting_windows_asks_once_and_comes_back() {
     stories::many_waiters(unjudged(), 20);
+}
+
+#[test]
+fn another_build_of_the_same_protocol_speaks_with_what_runs_until_a_restart_puts_it_in_place() {
+    let mut machine = Machine::new(unjudged(), A);
+    let before = machine.start_daemon(AT_ONCE);
+    let a = machine.window("a");
+    machine.install(Rebuilt);
+    let b = machine.window("b");
+    machine.listed(Rebuilt, &[&a, &b]);
+    let both = |status: &str| ["usherd/0.1.0,", "0.1.0+protocol.1"].map(|build| status.contains(build));
+    let status = machine.run(&["status", "--human"]);
+    assert_eq!(both(&status.stdout), [true, true], "{status:?}");
+    let restarted = machine.run(&["restart"]);
+    let told = "usherd/0.1.0+protocol.1 runs in place of usherd/0.1.0; its sessions are back: 2\n";
+    assert_eq!((restarted.code, restarted.stdout.as_str()), (0, told), "{restarted:?}");
+    machine.ended(before);
+    machine.listed(Rebuilt, &[&a, &b]);
+    let status = machine.run(&["status", "--human"]);
+    assert_eq!(both(&status.stdout), [false, true], "{status:?}");
+    machine.close(a);
+    machine.close(b);
 }
 
 #[test]
