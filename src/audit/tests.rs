@@ -117,6 +117,32 @@ fn a_file_that_is_touched_while_the_daemon_runs_is_told_and_gone_on_with() {
     assert_eq!(facts, ["begun", "end-differs", "stop-asked", "stopped"]);
 }
 
+/// Nothing is missing at the end then, and what the old copy held is gone.
+#[test]
+fn a_file_that_is_moved_over_the_old_copy_is_told_whether_a_daemon_runs_or_not() {
+    for runs in [true, false] {
+        let (scratch, identity) = (Scratch::new(), identity());
+        let (audit, _) = start(&scratch, &identity, 1 << 20);
+        audit.record(asked());
+        wait("the line is there", || audit.state().head.seq == 3);
+        let moved = || std::fs::rename(scratch.path().join(FILE), scratch.path().join(OLD)).unwrap();
+        let audit = if runs {
+            moved();
+            audit
+        } else {
+            audit.end("stop", 0);
+            moved();
+            start(&scratch, &identity, 1 << 20).0
+        };
+        audit.record(asked());
+        audit.end("stop", 0);
+        let text = String::from_utf8(read(&scratch, FILE).unwrap()).unwrap();
+        let facts: Vec<_> = text.lines().map(|line| read_line(line.as_bytes()).unwrap().fact).collect();
+        assert_eq!(facts[..2], ["continued", "end-differs"], "{text}");
+        assert_eq!(facts.iter().filter(|fact| *fact == "end-differs").count(), 1, "{text}");
+    }
+}
+
 #[test]
 fn torn_bytes_are_told_and_the_chain_goes_on_behind_them() {
     for (torn, told) in [(&b"{\"seq\":3,"[..], true), (b"", false)] {

@@ -71,6 +71,8 @@ pub struct Writer {
     known: Option<Head>,
     /// Where the file had to end and did not, until a line says so.
     differs: Option<Head>,
+    /// Whether a file is to be begun, and has no line yet: the one before was full, or a first write was refused.
+    is_beginning: bool,
     gap: Option<Gap>,
     again: Option<Instant>,
     pause: Duration,
@@ -97,6 +99,7 @@ impl Writer {
             is_fresh: false,
             known,
             differs: None,
+            is_beginning: false,
             gap: None,
             again: None,
             pause: AGAIN,
@@ -226,7 +229,10 @@ impl Writer {
             }
         };
         self.log = Some(log);
-        self.differs = self.differs.or(self.known.filter(|known| *known != found.head));
+        // Whoever moves it over the old copy leaves its last line in place, and takes away what stood before its first.
+        let is_moved = found.is_new && !self.is_beginning;
+        self.differs = self.differs.or(self.known.filter(|known| *known != found.head || is_moved));
+        self.is_beginning = found.is_new;
         self.known = Some(found.head);
         let (now, mut lines, mut head) = (Timestamp::now(), Lines::default(), found.head);
         if matches!(found.behind, Behind::NoEnd | Behind::Torn { is_open: true, .. }) {
@@ -241,7 +247,7 @@ impl Writer {
             lines.add(&mut head, now, &Fact::Torn { bytes, sha256 });
         }
         if let Some(Head { seq, hash }) = self.differs {
-            log::error!("the audit ends at line {}, and not at {seq}, which was its last", found.head.seq);
+            log::error!("the audit was cut, replaced or moved: it ends at line {}, its last was {seq}", found.head.seq);
             let fact = Fact::EndDiffers { known_seq: seq, known_hash: hash, found_seq: found.head.seq };
             lines.add(&mut head, now, &fact);
         }
@@ -251,6 +257,7 @@ impl Writer {
         }
         *self.shared.head.lock() = head;
         self.differs = None;
+        self.is_beginning = false;
         self.is_fresh = found.is_new;
         Some(found)
     }
@@ -258,6 +265,7 @@ impl Writer {
     /// The file becomes the old copy, and another is begun.
     fn turn(&mut self) {
         let Some(log) = self.log.take() else { return };
+        self.is_beginning = true;
         match log.turn() {
             Ok(()) => {
                 self.open();
