@@ -82,6 +82,13 @@ pub enum Why {
         /// The last line that there was.
         head: u64,
     },
+    /// The files begin behind the line that they have to reach.
+    BeginsBehind {
+        /// That line.
+        head: u64,
+    },
+    /// The current file has become the old copy without a daemon's doing.
+    Moved,
     /// Lines stand where none was written.
     Beyond,
     /// It is not the line that was written there.
@@ -103,6 +110,13 @@ impl fmt::Display for Why {
             Self::EndDiffers => out
                 .write_str("it says that a daemon found the file cut off or altered: what stood before it is missing"),
             Self::CutOff { head } => write!(out, "the file ends before it: the last line was seq {head}"),
+            Self::BeginsBehind { head } => {
+                write!(
+                    out,
+                    "the files begin with it, and seq {head}, which the daemon has written last, is not in them"
+                )
+            }
+            Self::Moved => out.write_str("there is no line: the file was moved over the old copy"),
             Self::Beyond => out.write_str("it stands behind the last line that a daemon has written"),
             Self::AnotherHead => out.write_str("it is not the line that the daemon has written"),
             Self::Nothing => out.write_str("there is no line"),
@@ -138,6 +152,7 @@ pub fn check(old: Option<Source<'_>>, current: Option<Source<'_>>, bound: Bound)
     let current = current.filter(|source| !source.bytes.is_empty());
     let verified = Verified { first: 0, end: Head::NONE, notes: Vec::new() };
     let mut walk = Walk { bound, verified, may_go_on: true, last: None };
+    let has_current = current.is_some();
     if let Some(old) = old {
         walk.file(old)?;
     }
@@ -145,7 +160,7 @@ pub fn check(old: Option<Source<'_>>, current: Option<Source<'_>>, bound: Bound)
     if let Some(current) = current {
         walk.file(current)?;
     }
-    walk.end(current_name)
+    walk.end(current_name, has_current)
 }
 
 struct Walk {
@@ -223,7 +238,8 @@ impl Walk {
             "end-differs" => return Err(Why::EndDiffers),
             _ => {}
         }
-        if self.verified.first == 0 {
+        let is_first_of_all = self.verified.first == 0;
+        if is_first_of_all {
             self.verified.first = line.seq;
         }
         if matches!(line.fact.as_str(), "torn" | "lost" | "left-out") {
@@ -235,11 +251,14 @@ impl Walk {
                 Err(Why::AnotherHead)
             }
             Bound::Ends(head) if line.seq > head.seq => Err(Why::Beyond),
+            Bound::Reaches(Head { seq: head, .. }) if is_first_of_all && line.seq > head => {
+                Err(Why::BeginsBehind { head })
+            }
             _ => Ok(()),
         }
     }
 
-    fn end(self, current: &str) -> Result<Verified, Broken> {
+    fn end(self, current: &str, has_current: bool) -> Result<Verified, Broken> {
         let end = self.verified.end;
         let (file, line) = self.last.map_or_else(|| (current.to_owned(), 1), |(file, line)| (file, line + 1));
         match self.bound {
@@ -247,6 +266,10 @@ impl Walk {
                 Err(Broken { file, line, seq: Some(end.seq + 1), why: Why::CutOff { head: head.seq } })
             }
             _ if end.seq == 0 => Err(Broken { file, line, seq: None, why: Why::Nothing }),
+            // A daemon that stops has its last line in the current file.
+            Bound::Ends(_) if !has_current => {
+                Err(Broken { file: current.to_owned(), line: 1, seq: None, why: Why::Moved })
+            }
             _ => Ok(self.verified),
         }
     }

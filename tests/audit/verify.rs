@@ -1,6 +1,7 @@
 //! `usher audit --verify`, against the running daemon, against the head of a clean stop, against nothing.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -9,9 +10,9 @@ use serde_json::json;
 
 use super::{fails, file, line, lines, seq, stop, verifies};
 use crate::support::daemon::{Place, ran};
-use crate::support::system::put;
-#[cfg(debug_assertions)]
+use crate::support::system::{fifo, mode, put};
 use crate::support::wait::until;
+use crate::support::wire::{Identity, Peer, base64, sha256};
 
 /// A daemon with some lines.
 fn running() -> Place {
@@ -70,8 +71,7 @@ fn a_tail_that_is_cut_off_while_the_daemon_runs_is_named() {
     let place = running();
     // Nothing writes until the next fact: what the verification itself causes comes behind its question.
     let before = fs::read(file(&place)).unwrap();
-    let identity = crate::support::wire::Identity::of(&place, "operator");
-    let mut operator = crate::support::wire::Peer::connect(&identity);
+    let mut operator = Peer::connect(&Identity::of(&place, "operator"));
     let head = operator.call("audit.head", &json!({}), None).unwrap().result;
     overwrite(&file(&place), without_last(&before));
     assert!(head["seq"].as_u64().unwrap() >= lines(&place).len() as u64);
@@ -125,6 +125,82 @@ fn a_changed_byte_a_missing_a_doubled_and_a_swapped_line_are_named_by_file_and_l
     verifies(&place, "nothing");
     put(&head, recorded);
     verifies(&place, "stop");
+}
+
+/// A line that begins a file, and whose hash is its own.
+fn forged(seq: u64) -> String {
+    let prev = base64(&[7; 32]);
+    let body = format!(r#"{{"seq":{seq},"ts":"2026-11-30T22:00:00.000Z","fact":"continued","prev":"{prev}""#);
+    let hash = base64(&sha256(format!("usher/1 audit\n{body}").as_bytes()));
+    format!("{body},\"hash\":\"{hash}\"}}\n")
+}
+
+#[test]
+fn files_that_do_not_hold_the_line_that_the_running_daemon_wrote_last_do_not_verify() {
+    let place = running();
+    let identity = Identity::of(&place, "operator");
+    // So that the daemon has nothing to write when it is asked, and does not look at the file.
+    for _ in 0..140 {
+        drop(Peer::connect(&identity));
+    }
+    let mut operator = Peer::connect(&identity);
+    let mut head = || operator.call("audit.head", &json!({}), None).unwrap().result["seq"].as_u64().unwrap();
+    let last = until("the daemon writes no more", || {
+        let last = head();
+        (last > 256 && lines(&place).len() as u64 == last && head() == last).then_some(last)
+    });
+    fs::remove_file(file(&place)).unwrap();
+    put(place.path().join("audit.ndjson.1"), forged(last + 1_000));
+    let ran = fails(&place, "");
+    assert!(
+        ran.stderr.contains("which the daemon has written last, is not in them")
+            || ran.stderr.contains("it says that a daemon found the file cut off"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn a_current_file_that_is_moved_over_the_old_copy_is_named() {
+    let mut place = Place::with_daemon(&["--limit", "audit-bytes=4096"]);
+    until("there is an old copy", || {
+        place.json(&["list"]);
+        place.path().join("audit.ndjson.1").exists().then_some(())
+    });
+    stop(&mut place);
+    verifies(&place, "stop");
+    fs::rename(file(&place), place.path().join("audit.ndjson.1")).unwrap();
+    fails(&place, "audit.ndjson line 1: there is no line: the file was moved over the old copy");
+    // And after a daemon has gone on with it.
+    place.start_daemon(&[]);
+    line(&place, "end-differs", 0);
+    fails(&place, "audit.ndjson line 2");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_with_the_reason_and_not_taken_for_one_that_was_cut() {
+    let mut place = running();
+    stop(&mut place);
+    let (path, aside) = (file(&place), place.path().join("aside"));
+    let alter: [(&str, &dyn Fn()); 4] = [
+        ("is a symbolic link", &|| symlink(&aside, &path).unwrap()),
+        ("is not a regular file", &|| fifo(&path)),
+        ("has several links", &|| fs::hard_link(&aside, &path).unwrap()),
+        ("can be written by others", &|| {
+            fs::copy(&aside, &path).unwrap();
+            mode(&path, 0o666);
+        }),
+    ];
+    for against in ["stop", "nothing"] {
+        verifies(&place, against);
+        fs::rename(&path, &aside).unwrap();
+        for (why, alter) in alter {
+            alter();
+            fails(&place, &format!("{} {why}", path.display()));
+            fs::remove_file(&path).unwrap();
+        }
+        fs::rename(&aside, &path).unwrap();
+        let _known_no_more = fs::remove_file(place.path().join("audit-head.json"));
+    }
 }
 
 #[test]

@@ -63,6 +63,29 @@ fn an_unbroken_audit_verifies_and_says_what_it_misses() {
     assert_eq!((broken.line, broken.seq, broken.why), (3, Some(20), Why::AnotherHead));
 }
 
+#[test]
+fn files_that_begin_behind_the_head_of_the_running_daemon_do_not_verify() {
+    let sample = sample();
+    let before = Head { seq: 17, hash: Digest([3; 32]) };
+    let broken = sample.check(Bound::Reaches(before)).unwrap_err();
+    assert_eq!((broken.file.as_str(), broken.line, broken.seq), (OLD, 1, Some(18)));
+    assert_eq!(broken.why, Why::BeginsBehind { head: 17 });
+}
+
+#[test]
+fn a_current_file_that_was_moved_over_the_old_copy_is_named_where_it_has_to_be() {
+    let sample = sample();
+    let moved = Some(Source { name: OLD, bytes: &sample.current });
+    for current in [None, Some(Source { name: CURRENT, bytes: b"" })] {
+        let broken = check(moved, current, Bound::Ends(sample.head)).unwrap_err();
+        assert_eq!((broken.file.as_str(), broken.line, broken.why), (CURRENT, 1, Why::Moved));
+        // A daemon that runs may just be doing that; and one that was killed may have begun to.
+        for bound in [Bound::Unknown, Bound::Reaches(sample.head)] {
+            assert_eq!(check(moved, current, bound).unwrap().end, sample.head);
+        }
+    }
+}
+
 struct Random(u64);
 
 impl Random {

@@ -33,9 +33,13 @@ fn folder(target: &crate::client::Target) -> Result<Dir, Trouble> {
 fn files(dir: &Dir) -> Result<Files, Trouble> {
     let files = Files::open(dir)?;
     if files.old.is_none() && files.current.is_none() {
-        return Err(none(&format!("there is none in {}", dir.path().display())));
+        return Err(none_in(dir));
     }
     Ok(files)
+}
+
+fn none_in(dir: &Dir) -> Trouble {
+    none(&format!("there is none in {}", dir.path().display()))
 }
 
 fn none(why: &str) -> Trouble {

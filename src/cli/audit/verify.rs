@@ -1,6 +1,7 @@
 //! Whether the audit is unbroken, and whether it ends where it has to.
 //!
-//! The head is asked for first and the files are read afterwards: what the daemon writes meanwhile lies behind it.
+//! The head is asked for first and the files are read afterwards: what the daemon writes meanwhile lies behind it. Where it
+//! writes so much that the head is rotated away, both are looked at again.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use crate::audit::check::{self, Bound, Broken, Source, Verified, Why};
 use crate::audit::{self, Files, Head, Reading, head};
 use crate::client::Target;
 use crate::error::{Exit, Failure};
-use crate::store::Dir;
+use crate::store::{Dir, StoreError};
 use crate::wire::lines::Role;
 use crate::wire::methods::Method;
 
@@ -21,9 +22,9 @@ use super::super::args::Global;
 use super::super::ask::{self, Asker, Missed, Nothing};
 use super::super::trouble::Trouble;
 use super::super::{Outcome, out};
-use super::{files, folder};
+use super::{folder, none_in};
 
-/// Looks at a line that a daemon may just be writing.
+/// Looks at files that a daemon may just be writing.
 const LOOKS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -63,8 +64,7 @@ pub fn main(global: &Global) -> Outcome {
     ask::operator_is_meant(global)?;
     let target = ask::target(global)?;
     let dir = folder(&target)?;
-    let against = against(&target, &dir)?;
-    let verified = checked(&dir, &against)?;
+    let (against, verified) = checked(&target, &dir)?;
     if global.json {
         out::json(&document(&against, &verified))?;
     } else {
@@ -84,39 +84,49 @@ fn against(target: &Target, dir: &Dir) -> Result<Against, Trouble> {
         Err(Missed::Trouble(trouble)) => return Err(trouble),
     }
     if dir.identity(head::FILE)?.is_none() {
-        // Where there is no audit at all there is no key either.
-        files(dir)?;
         return Ok(Against::Nothing);
     }
     let recorded = head::read(dir, target.daemon_key()?);
     Ok(recorded.map_err(|error| unverified(&error.to_string()))?.map_or(Against::Nothing, Against::Stop))
 }
 
-fn checked(dir: &Dir, against: &Against) -> Result<Verified, Trouble> {
-    let bound = match against {
-        Against::Daemon(Told { head, .. }) => Bound::Reaches(*head),
-        Against::Stop(head) => Bound::Ends(*head),
-        Against::Nothing => Bound::Unknown,
-    };
+fn checked(target: &Target, dir: &Dir) -> Result<(Against, Verified), Trouble> {
     let mut looks = 1;
     loop {
-        let files = match files(dir) {
-            Err(_) if bound != Bound::Unknown => Files { old: None, current: None },
-            done => done?,
+        let against = against(target, dir)?;
+        let bound = match &against {
+            Against::Daemon(Told { head, .. }) => Bound::Reaches(*head),
+            Against::Stop(head) => Bound::Ends(*head),
+            Against::Nothing => Bound::Unknown,
         };
-        let read = |file: Option<Reading>| file.map(|mut file| file.more()).transpose();
-        let (old, current) = (read(files.old)?, read(files.current)?);
+        let Files { old, current } = Files::open(dir).map_err(unread)?;
+        let (old, current) = (bytes(old)?, bytes(current)?);
+        if bound == Bound::Unknown && old.is_none() && current.is_none() {
+            return Err(none_in(dir));
+        }
         let old = old.as_deref().map(|bytes| Source { name: audit::OLD, bytes });
         let current = current.as_deref().map(|bytes| Source { name: audit::FILE, bytes });
         match check::check(old, current, bound) {
-            Ok(verified) => return Ok(verified),
-            Err(Broken { why: Why::Unfinished, .. }) if looks < LOOKS && matches!(against, Against::Daemon(_)) => {
+            Ok(verified) => return Ok((against, verified)),
+            Err(Broken { why: Why::Unfinished | Why::BeginsBehind { .. }, .. })
+                if looks < LOOKS && matches!(against, Against::Daemon(_)) =>
+            {
                 looks += 1;
                 sleep(PAUSE);
             }
             Err(broken) => return Err(unverified(&broken.to_string()).into()),
         }
     }
+}
+
+/// All of a file that is there.
+fn bytes(file: Option<Reading>) -> Result<Option<Vec<u8>>, Failure> {
+    file.map(|mut file| file.more()).transpose().map_err(unread)
+}
+
+/// What is there and cannot be read does not verify.
+fn unread(error: StoreError) -> Failure {
+    unverified(&error.to_string())
 }
 
 fn unverified(why: &str) -> Failure {
