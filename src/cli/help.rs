@@ -150,9 +150,9 @@ Usage: usher approvals [ID] [--follow]
   ID         one in full with its detail: its id or at least 4 characters of its beginning
   --follow   those that are open, then each new one and each end, as they come
 
-Who asks, in which session and since when is the daemon's word; folder, terminal and process are the asker's. Uses the
-operator's key, or the bundle's: a caller sees what its own key has asked. Without a daemon nothing is asked, exit 0;
-with --follow 3, as when the daemon goes.
+Who asks and since when is the daemon's word; session, folder, terminal and process are the asker's. Uses the operator's
+key, or the bundle's: a caller sees what its own key has asked. A bundle needs the scope approval.list, with --follow
+events.subscribe too. Without a daemon nothing is asked, exit 0; with --follow 3, as when the daemon goes.
 ";
     Approve "approve" "\
 usher approve: say yes to questions

@@ -223,6 +223,9 @@ fn a_question_from_a_session_names_it() {
     assert_eq!(question["asker"]["session"]["title"], json!("board"), "{question}");
     let shown = place.run(&["approvals"]);
     assert!(shown.stdout.contains("board") && shown.stdout.contains("from here?"), "{shown:?}");
+    let whole = place.run(&["approvals", &id(&question)]).stdout;
+    let session = whole.lines().find(|line| line.starts_with("session   board (")).unwrap();
+    assert!(session.ends_with(") (as it says)"), "whoever knows a session's id can say that: {whole}");
     assert_eq!(place.run(&["reject", &id(&question)]).code, 0);
     assert_eq!(finished(running).code, 1);
 }

@@ -184,11 +184,10 @@ fn whole(question: &Question) -> String {
     line("expires", &format!("{:.0}", row.expires));
     let Some(shown) = shown else { return text };
     line("who", &format!("{} ({})", shown.asker.label, shown.asker.credential));
-    if let Some(session) = &shown.asker.session {
-        line("session", &format!("{} ({})", session.title, session.session_id));
-    }
-    // What the asker says of itself.
+    // What the asker says of itself. That there is such a session, and its title, the daemon knows.
+    let session = shown.asker.session.as_ref();
     let says = [
+        ("session", session.map(|session| format!("{} ({})", session.title, session.session_id))),
         ("terminal", shown.asker.terminal.as_ref().map(terminal)),
         ("cwd", shown.asker.cwd.clone()),
         ("pid", shown.asker.pid.map(|pid| pid.to_string())),
