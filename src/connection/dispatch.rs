@@ -202,7 +202,10 @@ impl Conversation {
     /// inlined here: a heartbeat must not touch as much stack as a registration needs.
     fn admitted(&mut self, method: Method, request: Request<'_>) -> Done {
         let peer = Arc::clone(&self.peer);
-        let permit = peer.authority().admit(method)?;
+        let permit = peer.authority().admit(method).map_err(|code| match code {
+            Code::Denied => Refusal::from(code).message(format!("this credential was not granted {}", method.name())),
+            other => other.into(),
+        })?;
         match method {
             Method::SessionRegister => producer::register(self, permit, request),
             Method::SessionUpdate => producer::update(self, permit, request),

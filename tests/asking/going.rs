@@ -44,6 +44,7 @@ fn a_daemon_that_drains_lets_an_open_question_be_answered_and_takes_no_other() {
     assert_eq!(place.run(&["drain"]).code, 0);
     let late = place.run(&["ask", "new?"]);
     assert_eq!((late.code, late.stdout.as_str()), (3, ""), "{late:?}");
+    assert_eq!(late.stderr, "usher: the daemon takes no new questions\n");
     // One that comes while it goes is put to the next.
     let mut next = place.usher();
     let next = next.args(["ask", "next?"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -231,6 +231,29 @@ fn a_question_from_a_session_names_it() {
 }
 
 #[test]
+fn a_question_that_is_withdrawn_says_so_once() {
+    let place = Place::with_daemon(&[]);
+    let asking = ask(&place, &["still?"]);
+    let params = json!({"approval_id": id(&asked(&place, "still?"))}).to_string();
+    assert_eq!(place.run(&["rpc", "approval.withdraw", &params]).code, 0);
+    let ran = finished(asking);
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, "usher: the question was withdrawn before anybody answered\n"));
+}
+
+#[test]
+fn a_key_that_lacks_a_scope_is_told_which() {
+    let place = Place::with_daemon(&[]);
+    let bundle = place.scratch().join("lead");
+    let bundle = bundle.to_str().unwrap();
+    let new = ["keys", "new", "--label", "lead", "--role", "operator", "--scope", "approval.list", "--out", bundle];
+    assert_eq!(place.run(&new).code, 0);
+    assert_eq!(place.run(&["approvals", "--credential", bundle]).code, 0);
+    let refused = place.run(&["approvals", "--follow", "--credential", bundle]);
+    let told = "usher: this credential was not granted events.subscribe\n";
+    assert_eq!((refused.code, refused.stderr.as_str()), (5, told));
+}
+
+#[test]
 fn hostile_text_neither_breaks_a_listing_nor_reaches_a_terminal() {
     let place = Place::with_daemon(&[]);
     for summary in ["two\nlines", "\u{1b}[2J", "", "\u{202e}evil", &"x".repeat(1_025)] {

@@ -196,7 +196,8 @@ fn verdict(ended: &Ended, json: bool) -> Outcome {
             (Exit::Unavailable, Code::ShuttingDown.word(), "the daemon has ended, and nobody had answered".to_owned())
         }
         (Decision::Cancelled, _) => {
-            (Exit::Negative, Code::Cancelled.word(), format!("the question was withdrawn before anybody answered{why}"))
+            let message = "the question was withdrawn before anybody answered";
+            (Exit::Negative, Code::Cancelled.word(), message.to_owned())
         }
     };
     Err(Failure::new(exit, code, message).into())

@@ -169,14 +169,15 @@ impl Approvals {
     pub fn ask(&mut self, ask: Ask, is_draining: bool) {
         let Ask { peer, request, receipt, id, audience, text, summary, session, asked, expires, due, charges } = ask;
         let admitted = match peer.authority().admit(Method::ApprovalRequest) {
-            Ok(_) if is_draining => Err(Code::Draining),
-            other => other,
+            Ok(_) if is_draining => Err(Refusal::from(Code::Draining).message("the daemon takes no new questions")),
+            Ok(permit) => Ok(permit),
+            Err(code) => Err(code.into()),
         };
         let _permit = match admitted {
             Ok(permit) => permit,
-            Err(code) => {
+            Err(refusal) => {
                 if peer.settle(request) {
-                    let _gone = peer.refuse(request, &code.into());
+                    let _gone = peer.refuse(request, &refusal);
                 }
                 return;
             }
