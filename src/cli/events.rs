@@ -186,8 +186,12 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => {
             let is_word = !text.is_empty() && !text.contains([' ', '"', '=', '\\']);
-            let text = escaped(text, FIELD_MAX_CHARS);
-            if is_word { text } else { format!("\"{}\"", text.replace('"', "\\\"")) }
+            if is_word {
+                return escaped(text, FIELD_MAX_CHARS);
+            }
+            // Its own backslashes too: none of them may end the quotes.
+            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+            format!("\"{}\"", escaped(&quoted, FIELD_MAX_CHARS))
         }
         Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_string) => {
             items.iter().map(shown).collect::<Vec<_>>().join(",")
@@ -249,6 +253,11 @@ mod tests {
         let told = line(r#""kind":"k\u001b[2J","title":"a\nb\u001b[31m c","x":{"y":"\u202e"},"":"=\"""#);
         assert!(told.trim_end().chars().all(|c| !c.is_control()) && !told.contains('\u{202e}'), "{told}");
         assert!(told.contains(r#"title="a\nb\u{1b}[31m c""#) && told.contains(r#"="=\"""#), "{told}");
+        assert_eq!(
+            line(r#""kind":"k","title":"a\\\"  reason=\\""#),
+            "2026-11-30T22:00:00.123Z  k                   title=\"a\\\\\\\"  reason=\\\\\"\n",
+            "no quote of its own ends it"
+        );
         let long = line(&format!(r#""kind":"k","title":"{}""#, "x".repeat(5_000)));
         assert!(long.len() < 300, "{}", long.len());
     }
