@@ -29,13 +29,40 @@ fn approvals_are_followed_from_those_that_are_open_on() {
     assert_eq!(finished(first).code, 0);
     assert!(following.try_wait().unwrap().is_none(), "it goes on");
     assert_eq!(place.run(&["stop"]).code, 0);
-    assert_eq!(finished(following).code, 3);
+    let following = finished(following);
+    assert_eq!(following.code, 3);
+    assert_eq!(lines(&following.stderr)[0]["error"]["message"], json!("the daemon has ended"));
     assert_eq!(finished(second).code, 3);
     let all = told();
     let ends: Vec<_> = all.iter().filter(|one| one["state"] != "open").collect();
     assert_eq!((&ends[0]["approval_id"], &ends[0]["by"]["label"]), (&json!(first_id), &json!("operator")), "{all:?}");
     assert_eq!((&ends[1]["state"], &ends[1]["reason"]), (&json!("cancelled"), &json!("shutting-down")), "{all:?}");
     assert_eq!(all.iter().filter(|one| one["summary"] == "first?").count(), 1, "told once: {all:?}");
+}
+
+#[test]
+fn a_follower_whose_key_is_taken_back_does_not_say_that_the_daemon_has_ended() {
+    let place = Place::with_daemon(&[]);
+    let bundle = place.scratch().join("watcher");
+    let bundle = bundle.to_str().unwrap();
+    assert_eq!(
+        place.run(&["keys", "new", "--label", "watcher", "--role", "operator", "--row", "--out", bundle]).code,
+        0
+    );
+    let asking = ask(&place, &["still there?"]);
+    let question = id(&asked(&place, "still there?"));
+    let out = std::fs::File::create(place.scratch().join("followed")).unwrap();
+    let mut command = place.usher();
+    command.args(["approvals", "--follow", "--credential", bundle]).stdout(out).stderr(Stdio::piped());
+    let following = command.spawn().unwrap();
+    until("it follows", || {
+        std::fs::read_to_string(place.scratch().join("followed")).unwrap().contains("still there?").then_some(())
+    });
+    assert_eq!(place.run(&["keys", "revoke", "watcher"]).code, 0);
+    let following = finished(following);
+    assert_eq!((following.code, following.stderr.as_str()), (3, "usher: the connection was lost\n"));
+    assert_eq!(place.run(&["reject", &question]).code, 0);
+    assert_eq!(finished(asking).code, 1);
 }
 
 #[test]

@@ -73,27 +73,26 @@ struct Follower {
     asker: Asker,
     /// Those whose end is still to be told.
     told: HashSet<ApprovalId>,
+    /// Whether the daemon has said that it ends.
+    daemon_ends: bool,
 }
 
 /// First those that are open, then what comes, for as long as there are a daemon and a reader.
 pub(super) fn main(global: &Global, target: &Target, role: Role) -> Exited {
     let reader_gone = out::reader_gone()?;
     let Stream { news, _caller } = &subscribe(target, role)?;
-    let mut follower = Follower { json: global.json, asker: Asker::connect_as(target, role)?, told: HashSet::new() };
+    let asker = Asker::connect_as(target, role)?;
+    let mut follower = Follower { json: global.json, asker, told: HashSet::new(), daemon_ends: false };
     follower.catch_up()?;
     loop {
         select_biased! {
             recv(reader_gone) -> _ => return Ok(ExitCode::SUCCESS),
             recv(news) -> batch => match batch {
                 Ok(batch) => follower.hear(&batch)?,
-                Err(_) => return Err(ended().into()),
+                Err(_) => return Err(follower.lost().into()),
             },
         }
     }
-}
-
-fn ended() -> Failure {
-    Failure::new(Exit::Unavailable, Code::ConnectionLost.word(), "the daemon has ended")
 }
 
 fn subscribe(target: &Target, role: Role) -> Result<Stream, Trouble> {
@@ -111,6 +110,12 @@ fn subscribe(target: &Target, role: Role) -> Result<Stream, Trouble> {
 }
 
 impl Follower {
+    /// Why nothing comes any more.
+    fn lost(&self) -> Failure {
+        let why = if self.daemon_ends { "the daemon has ended" } else { "the connection was lost" };
+        Failure::new(Exit::Unavailable, Code::ConnectionLost.word(), why)
+    }
+
     fn hear(&mut self, batch: &[u8]) -> Result<(), Trouble> {
         let events: Vec<Happened> =
             serde_json::from_slice(batch).map_err(|_| ask::misread(Method::EventsSubscribe.name()))?;
@@ -127,6 +132,7 @@ impl Follower {
                     self.end(End { approval_id: id, state, decided: ts, by, reason })?;
                 }
                 None if kind == Kind::Lagged.word() => self.catch_up()?,
+                None if kind == Kind::ShutdownRequested.word() => self.daemon_ends = true,
                 _ => {}
             }
         }
