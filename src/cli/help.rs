@@ -247,7 +247,7 @@ Usage: usher stop [--force] [--receipt FILE]
   --force           although sessions are registered; they are told
   --receipt FILE    keep the daemon's signed answer, for usher verify
 
-Exits 9 and names the sessions when there are some, 3 when no daemon runs.
+Exits 9 and names the sessions when there are some, 3 when no daemon runs. Questions that are open end unanswered.
 ";
     Drain "drain" "\
 usher drain: let the daemon end with its last session
@@ -270,7 +270,8 @@ Usage: usher restart [--timeout DURATION]
 
 For a new build of the same protocol: waits until the commands that are pending have ended (exit 4 when some stay, and
 nothing is changed), ends the daemon, starts the usherd beside this usher, and waits for the sessions, which come back
-by themselves. Commands that come meanwhile have five seconds to end.
+by themselves. Commands that come meanwhile have five seconds to end. Questions that
+are open end unanswered.
 ";
     Keys "keys" "\
 usher keys: credentials
