@@ -71,13 +71,6 @@ impl Trouble {
         self
     }
 
-    /// The same with what was decided.
-    #[must_use]
-    pub fn outcome(mut self, outcome: Outcome) -> Self {
-        self.0.outcome = Some(Box::new(outcome));
-        self
-    }
-
     /// The refusal of a daemon.
     pub fn refused(error: ErrorObject) -> Self {
         let (word, data) = match error.data {

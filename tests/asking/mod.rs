@@ -132,6 +132,27 @@ fn the_second_of_two_answers_exits_nine_and_names_the_first() {
     }
 }
 
+#[test]
+fn whoever_answers_what_has_ended_is_told_how_and_is_an_event() {
+    let place = Place::with_daemon(&[]);
+    let asking = ask(&place, &["twice?"]);
+    let decided = id(&asked(&place, "twice?"));
+    assert_eq!(place.run(&["approve", &decided, "--reason", "looks right"]).code, 0);
+    assert_eq!(finished(asking).code, 0);
+    let expired = place.run(&["ask", "soon?", "--ttl", "50ms", "--json"]);
+    let expired = id(&lines(&expired.stdout)[0]);
+    for (ended, told) in [
+        (&decided, "usher: that approval was approved by operator (looks right)\n"),
+        (&expired, "usher: that approval has expired\n"),
+    ] {
+        let late = place.run(&["reject", &ended[..8]]);
+        assert_eq!((late.code, late.stdout.as_str(), late.stderr.as_str()), (9, "", told));
+    }
+    let events = lines(&place.run(&["events", "--json", "--kind", "stale-approval-decision"]).stdout);
+    let told: Vec<_> = events.iter().map(|event| (&event["approval_id"], &event["decision"])).collect();
+    assert_eq!(told, [(&json!(decided), &json!("rejected")), (&json!(expired), &json!("rejected"))]);
+}
+
 // 42
 #[test]
 fn several_are_answered_in_turn_and_what_is_not_named_stays_open() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::Target;
 use crate::error::{Exit, Failure};
 use crate::ids::ApprovalId;
-use crate::wire::approvals::{Decide, Decision, Outcome as Ended, Shown, line};
+use crate::wire::approvals::{Decide, Decision, line};
 use crate::wire::codes::Code;
 use crate::wire::lines::Role;
 use crate::wire::methods::Method;
@@ -85,7 +85,11 @@ fn decide(
     decision: Decision,
     reason: Option<&str>,
 ) -> Result<(Told, Option<Receipt>), Trouble> {
-    let (approval_id, text, shown) = pick(questions(asker, Some(id))?, id)?;
+    let Question { row, shown } = pick(questions(asker, Some(id))?, id)?;
+    let approval_id = row.approval_id;
+    // One that has ended has no text any more. It is decided all the same: the daemon says who was first, and tells that
+    // somebody came late.
+    let text = row.text.unwrap_or_default();
     let statement = Statement::Decision {
         generation: asker.caller().proved().generation,
         approval: approval_id,
@@ -97,12 +101,13 @@ fn decide(
     let params = Decide { approval_id, decision, signature, reason, receipt: false };
     let reply = asker.ask_signed(Method::ApprovalDecide, &params)?;
     let Decided { decided } = ask::read(&reply.result, Method::ApprovalDecide.name())?;
+    let shown = shown.ok_or_else(|| ask::misread(Method::ApprovalList.name()))?;
     let told = Told { approval_id, decision, decided, summary: shown.summary, asked_by: shown.asker.label };
     Ok((told, reply.receipt))
 }
 
-/// The one open question that an id or its beginning means.
-fn pick(mut found: Vec<Question>, id: &str) -> Result<(ApprovalId, String, Shown), Trouble> {
+/// The one question that an id or its beginning means.
+fn pick(mut found: Vec<Question>, id: &str) -> Result<Question, Trouble> {
     match (found.pop(), found.len()) {
         (None, _) => {
             let message = format!("no approval's id begins with {}", escaped(id, 64));
@@ -110,15 +115,7 @@ fn pick(mut found: Vec<Question>, id: &str) -> Result<(ApprovalId, String, Shown
                 .hint("usher approvals shows those that are open")
                 .into())
         }
-        (Some(question), 0) => {
-            let approval_id = question.id();
-            let Question { row, shown } = question;
-            match (row.text, shown, row.outcome) {
-                (Some(text), Some(shown), _) => Ok((approval_id, text, shown)),
-                (_, _, Some(outcome)) => Err(already_decided(outcome)),
-                _ => Err(ask::misread(Method::ApprovalList.name())),
-            }
-        }
+        (Some(question), 0) => Ok(question),
         (Some(last), _) => {
             let states =
                 found.iter().chain([&last]).map(|question| format!("{} ({})", question.id(), question.row.state));
@@ -128,13 +125,6 @@ fn pick(mut found: Vec<Question>, id: &str) -> Result<(ApprovalId, String, Shown
                 .into())
         }
     }
-}
-
-fn already_decided(outcome: Ended) -> Trouble {
-    let by = outcome.by.as_ref().map(|by| format!(" by {}", by.label)).unwrap_or_default();
-    let why = outcome.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    let message = format!("that approval was {}{by}{why}", outcome.decision.word());
-    Trouble::from(Failure::new(Code::AlreadyDecided.exit(), Code::AlreadyDecided.word(), message)).outcome(outcome)
 }
 
 #[cfg(test)]
@@ -158,10 +148,10 @@ mod tests {
 
     #[test]
     fn a_beginning_of_an_id_means_one_question_or_none() {
-        let (id, _, shown) = pick(vec![question(1, "open")], "AQEB").unwrap();
-        assert_eq!((id, shown.summary.as_str()), (ApprovalId([1; 16]), "s"));
+        let found = pick(vec![question(1, "open")], "AQEB").unwrap();
+        assert_eq!((found.id(), found.shown.unwrap().summary.as_str()), (ApprovalId([1; 16]), "s"));
         assert_eq!(pick(Vec::new(), "AQEB").unwrap_err().exit(), Exit::NotFound);
-        assert_eq!(pick(vec![question(1, "expired")], "AQEB").unwrap_err().exit(), Exit::Conflict);
+        assert_eq!(pick(vec![question(1, "expired")], "AQEB").unwrap().row.state, "expired");
         // One of them has ended: which was meant is not ours to guess.
         let several = pick(vec![question(1, "expired"), question(2, "open")], "AQEB").unwrap_err();
         assert_eq!(several.exit(), Exit::Ambiguous);

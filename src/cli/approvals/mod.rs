@@ -26,6 +26,7 @@ struct List<'a> {
 }
 
 /// A row, and what it shows while it is open.
+#[derive(Debug)]
 struct Question {
     row: Row,
     shown: Option<Shown>,
