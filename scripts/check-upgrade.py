@@ -134,7 +134,7 @@ def succeeded(why, build, titles, code=0):
 
 REFUSED = [
     ("refused", {"arguments": arguments})
-    for arguments in (["list"], ["send", "--title", "a", "echo", "1"], ["status"], ["ask", "x?"], ["restart"])
+    for arguments in (["list"], ["send", "--title", "a", "echo", "1"], ["get"], ["ask", "x?"], ["restart"])
 ]
 STORIES = {
     "upgrade": [

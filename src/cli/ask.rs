@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::client::{CallError, Caller, ConnectFailure, Connection, Hello, Reply, Target, connect};
 use crate::error::{Exit, Failure};
+use crate::limits::HELLO_CLIENT_MS;
 use crate::wire::lines::{Range, Role};
 use crate::wire::methods::Method;
 use crate::wire::object;
@@ -84,8 +85,20 @@ impl Asker {
         Self::over(connection).map_err(|failure| Missed::Trouble(failure.into()))
     }
 
+    /// Connects in a role, and where the daemon speaks no protocol of ours, as an operator through protocol 0 (true).
+    pub fn connect_any(target: &Target, role: Role) -> Result<(Self, bool), Trouble> {
+        match Self::connect_as(target, role) {
+            Ok(asker) => Ok((asker, false)),
+            Err(Missed::Trouble(trouble)) if trouble.exit() == Exit::Incompatible => {
+                let zero = Self::connect_zero(target, Duration::from_millis(HELLO_CLIENT_MS));
+                zero.map(|asker| (asker, true)).map_err(|_| trouble)
+            }
+            Err(missed) => Err(missed.into()),
+        }
+    }
+
     /// Connects through protocol 0, which every daemon speaks with operators.
-    pub fn connect_zero(target: &Target, patience: Duration) -> Result<Self, ConnectFailure> {
+    fn connect_zero(target: &Target, patience: Duration) -> Result<Self, ConnectFailure> {
         let hello = Hello { protocol: Range::ZERO, patience, ..Hello::new(Role::Operator) };
         connect(target, &hello).and_then(Self::over)
     }

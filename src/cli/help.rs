@@ -223,7 +223,7 @@ usher status: show the daemon, its limits and who uses them
 
 Usage: usher status [--human | --json]
 
-Exits 3 when no daemon runs.
+Works with a daemon of any version, of which it may tell less. Exits 3 when no daemon runs.
 ";
     Health "health" "\
 usher health: say whether a daemon is alive

@@ -30,12 +30,12 @@ struct Status {
     build: String,
     #[serde(deserialize_with = "object::object")]
     protocol: Range,
-    pid: u32,
-    started: jiff::Timestamp,
     draining: bool,
     sessions: u64,
-    #[serde(default)]
-    approvals: u64,
+    /// This and the rest are not told in protocol 0.
+    pid: Option<u32>,
+    started: Option<jiff::Timestamp>,
+    approvals: Option<u64>,
     #[serde(default)]
     audit: Option<AuditState>,
     #[serde(default)]
@@ -94,7 +94,11 @@ pub fn main(global: &Global) -> Outcome {
     let target = ask::target(global)?;
     // An operator sees every holder, and gets in when all other places are taken.
     let role = if global.operator { Role::Operator } else { ask::role_for(&target, Method::DaemonStatus) };
-    let mut asker = Asker::connect_as(&target, role)?;
+    // Inside a session the operator's key is not used by accident: there the refusal has to do.
+    let mut asker = match ask::operator_is_meant(global) {
+        Ok(()) => Asker::connect_any(&target, role)?.0,
+        Err(_) => Asker::connect_as(&target, role)?,
+    };
     let reply = asker.ask(Method::DaemonStatus, &Nothing {})?;
     if global.json {
         #[derive(Serialize)]
@@ -116,17 +120,26 @@ fn human(status: &Status) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<12}{}", escaped(value, 400));
     };
-    line("daemon", &format!("{}, process {}", status.build, status.pid));
+    let process = status.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    line("daemon", &format!("{}{process}", status.build));
     if version(&status.build) != version(client::BUILD) {
         line("this", client::BUILD);
     }
-    line("protocol", failure::range(status.protocol).trim_start_matches("protocols ").trim_start_matches("protocol "));
-    let up = time::age(time::since_ms(u64::try_from(status.started.as_millisecond()).unwrap_or(0)));
-    line("started", &format!("{:.0}, {up} ago", status.started));
+    let numbers =
+        |range| failure::range(range).trim_start_matches("protocols ").trim_start_matches("protocol ").to_owned();
+    let is_ours = Range::OURS.common(status.protocol).is_some();
+    let ours = if is_ours { String::new() } else { format!(", and this speaks {}", numbers(Range::OURS)) };
+    line("protocol", &format!("{}{ours}", numbers(status.protocol)));
+    if let Some(started) = status.started {
+        let up = time::age(time::since_ms(u64::try_from(started.as_millisecond()).unwrap_or(0)));
+        line("started", &format!("{started:.0}, {up} ago"));
+    }
     line("generation", &status.generation.to_string());
     let draining = if status.draining { ", draining: no new ones, the daemon ends with the last" } else { "" };
     line("sessions", &format!("{}{draining}", status.sessions));
-    line("approvals", &status.approvals.to_string());
+    if let Some(approvals) = status.approvals {
+        line("approvals", &approvals.to_string());
+    }
     if let Some(AuditState { state, seq, lost }) = &status.audit {
         let lost = if *lost > 0 { format!(", {lost} facts without a line") } else { String::new() };
         line("audit", &format!("{state}, line {seq}{lost}"));

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use super::support::daemon::Ran;
 use super::support::system::kill;
@@ -59,6 +60,39 @@ fn two_generations_in_a_row_end_on_one_window() {
 #[test]
 fn each_of_many_waiting_windows_asks_once_and_comes_back() {
     stories::many_waiters(unjudged(), 20);
+}
+
+// 23
+#[test]
+fn status_drain_and_stop_work_with_a_daemon_of_another_protocol_and_leave_receipts() {
+    for (old, new) in [(A, B), (B, A)] {
+        let mut machine = Machine::new(unjudged(), old);
+        let daemon = machine.start_daemon(AT_ONCE);
+        let window = machine.window("there");
+        machine.listed(old, &[&window]);
+        machine.install(new);
+        let told = machine.run(&["status", "--json"]);
+        assert_eq!((told.code, told.stderr.as_str()), (0, ""), "{told:?}");
+        let told: Value = serde_json::from_str(&told.stdout).unwrap();
+        let status = &told["status"];
+        assert_eq!((&status["sessions"], &status["draining"]), (&json!(1), &json!(false)), "{told}");
+        assert_eq!(status["protocol"], json!({"min": old.protocol(), "max": old.protocol()}), "{told}");
+        let human = machine.run(&["status", "--human"]).stdout;
+        let line = format!("protocol    {}, and this speaks {}", old.protocol(), new.protocol());
+        assert!(human.lines().any(|told| told == line), "{human}");
+
+        let receipt = |name: &str| machine.place.scratch().join(name).to_str().unwrap().to_owned();
+        let (drained, stopped) = (receipt("drained"), receipt("stopped"));
+        assert_eq!(machine.run(&["drain", "--receipt", &drained]).code, 0);
+        assert_eq!(machine.run(&["stop"]).code, 9, "a session is there");
+        assert_eq!(machine.run(&["stop", "--force", "--receipt", &stopped]).code, 0);
+        machine.ended(daemon);
+        for (file, what) in [(&drained, "daemon.drain"), (&stopped, "daemon.stop")] {
+            let verified = machine.run(&["verify", file]);
+            assert!(verified.code == 0 && verified.stdout.contains(what), "{verified:?}");
+        }
+        machine.close(window);
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub fn upgrade(run: Run) {
     machine.install(B);
     let (first, second) = (machine.window("b1"), machine.window("b2"));
     machine.waiting(2);
-    for args in [&["list"][..], &["send", "--title", "a", "echo", "1"], &["status"], &["ask", "x?"], &["restart"]] {
+    for args in [&["list"][..], &["send", "--title", "a", "echo", "1"], &["get"], &["ask", "x?"], &["restart"]] {
         machine.refused(args);
     }
     machine.held(A, &a, machine.while_nothing_changes());

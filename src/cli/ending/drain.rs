@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Exit, Failure};
 use crate::ids::Generation;
 use crate::wire::codes::Code;
+use crate::wire::lines::Role;
 use crate::wire::methods::Method;
 
 use super::super::args::{DrainArgs, Global};
-use super::super::ask::{self, Nothing, PATIENCE};
-use super::super::{Outcome, out, receipt, time, trouble};
+use super::super::ask::{self, Asker, Nothing};
+use super::super::{Outcome, out, receipt, time};
 use super::traces::Traces;
-use super::{connect, no_receipt};
 
 #[derive(Deserialize)]
 struct Drained {
@@ -36,18 +36,10 @@ pub fn main(global: &Global, args: &DrainArgs) -> Outcome {
     ask::operator_is_meant(global)?;
     let target = ask::target(global)?;
     let before = Traces::of(&target);
-    let (mut asker, zero) = connect(&target)?;
+    let (mut asker, _any_protocol) = Asker::connect_any(&target, Role::Operator)?;
     let place = receipt::Place::take(args.receipt.as_deref())?;
-    if zero && place.is_some() {
-        return Err(no_receipt().into());
-    }
     let method = Method::DaemonDrain;
-    let reply = if zero {
-        let called = asker.ask_within(method, &Nothing {}, None, PATIENCE);
-        called.map_err(|error| trouble::call(method.name(), error))?
-    } else {
-        asker.ask_signed(method, &Nothing {})?
-    };
+    let reply = asker.ask_signed(method, &Nothing {})?;
     receipt::keep(place, reply.receipt.as_ref())?;
     let Drained { sessions } = ask::read(&reply.result, method.name())?;
     let generation = asker.caller().proved().generation;

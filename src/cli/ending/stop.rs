@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Generation;
 use crate::wire::codes::Code;
+use crate::wire::lines::Role;
 use crate::wire::methods::Method;
 
 use super::super::args::{Global, StopArgs};
-use super::super::ask::{self, PATIENCE};
-use super::super::{Outcome, out, receipt, trouble};
+use super::super::ask::{self, Asker};
+use super::super::{Outcome, out, receipt};
 use super::traces::Traces;
-use super::{END, connect, no_receipt, still_there};
+use super::{END, still_there};
 
 #[derive(Serialize)]
 struct Stop {
@@ -39,18 +40,9 @@ pub fn main(global: &Global, args: &StopArgs) -> Outcome {
     ask::operator_is_meant(global)?;
     let target = ask::target(global)?;
     let before = Traces::of(&target);
-    let (mut asker, zero) = connect(&target)?;
+    let (mut asker, _any_protocol) = Asker::connect_any(&target, Role::Operator)?;
     let place = receipt::Place::take(args.receipt.as_deref())?;
-    if zero && place.is_some() {
-        return Err(no_receipt().into());
-    }
-    let params = Stop { force: args.force };
-    let reply = if zero {
-        let called = asker.ask_within(Method::DaemonStop, &params, None, PATIENCE);
-        called.map_err(|error| trouble::call(Method::DaemonStop.name(), error))
-    } else {
-        asker.ask_signed(Method::DaemonStop, &params)
-    };
+    let reply = asker.ask_signed(Method::DaemonStop, &Stop { force: args.force });
     let reply = reply.map_err(|trouble| {
         let live = trouble.code() == Code::SessionsLive.word();
         if live { trouble.hint("close these programs, or tell them with usher stop --force") } else { trouble }
