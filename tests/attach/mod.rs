@@ -18,7 +18,7 @@ use super::support::threads;
 use super::support::wait::{PATIENCE, until};
 
 /// A running `usher attach`, whose program is the test. Dropped, it is ended.
-struct Attached {
+pub struct Attached {
     child: Option<Child>,
     stdin: Option<ChildStdin>,
     lines: Receiver<Value>,
@@ -34,7 +34,7 @@ impl Attached {
         attached
     }
 
-    fn of(command: &mut Command) -> Self {
+    pub fn of(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -53,7 +53,7 @@ impl Attached {
     }
 
     /// Passes over lines until the connection is so; its parameters.
-    fn wait_for(&self, state: &str) -> Value {
+    pub fn wait_for(&self, state: &str) -> Value {
         loop {
             let mut line = self.next();
             if line["method"] == "connection" && line["params"]["state"] == state {

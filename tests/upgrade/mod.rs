@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use super::attach::Attached;
 use super::support::daemon::Ran;
 use super::support::system::kill;
 use super::support::wait::promised;
@@ -60,6 +61,25 @@ fn two_generations_in_a_row_end_on_one_window() {
 #[test]
 fn each_of_many_waiting_windows_asks_once_and_comes_back() {
     stories::many_waiters(unjudged(), 20);
+}
+
+#[test]
+fn an_attached_program_is_told_that_it_waits_and_has_its_session_after_the_upgrade() {
+    let mut machine = Machine::new(unjudged(), A);
+    let incumbent = machine.start_daemon(AT_ONCE);
+    let a = machine.window("a");
+    machine.listed(A, &[&a]);
+    machine.install(B);
+    let attached = Attached::of(machine.usher().args(["attach", "--title", "attached"]).env("USHER_LOG", "debug"));
+    let waiting = attached.wait_for("waiting");
+    assert!(waiting["reason"].as_str().is_some_and(|reason| reason.starts_with("incompatible: ")), "{waiting}");
+    machine.waiting(1);
+    machine.close(a);
+    machine.ended(incumbent);
+    let open = attached.wait_for("open");
+    assert_eq!(open["session_id"], waiting["session_id"]);
+    let sessions = machine.sessions(B);
+    assert_eq!(sessions.get("attached").map(String::as_str), open["session_id"].as_str());
 }
 
 // 23
