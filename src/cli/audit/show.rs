@@ -132,7 +132,9 @@ impl Printer {
             text.extend(row("TIME", "SEQ", "FACT", "WHO", "WHAT").into_bytes());
         }
         let (who, what) = told(bytes);
-        text.extend(row(&line.ts, &line.seq.to_string(), &line.fact, &who, &what).into_bytes());
+        // The file can be anybody's who could write to the folder.
+        let (ts, fact) = (escaped(&line.ts, CELL_MAX_CHARS), escaped(&line.fact, CELL_MAX_CHARS));
+        text.extend(row(&ts, &line.seq.to_string(), &fact, &who, &what).into_bytes());
     }
 }
 
@@ -162,4 +164,27 @@ fn stdout_takes(text: &[u8]) -> Result<bool, Trouble> {
     let out = stdout();
     let mut fds = [PollFd::new(out.as_fd(), PollFlags::empty())];
     Ok(!poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::base64url;
+    use crate::wire::transcript::sha256;
+
+    #[test]
+    fn a_line_of_somebody_else_whose_hash_is_its_own_reaches_no_terminal() {
+        let hostile = r"\u001b[2J\n\u202e";
+        let body = format!(
+            r#"{{"seq":1,"ts":"{hostile}","fact":"{hostile}","by":"{hostile}","x{hostile}":"{hostile}","prev":"{}""#,
+            "A".repeat(43)
+        );
+        let hash = base64url(&sha256(&[b"usher/1 audit\n", body.as_bytes()]));
+        let mut printer = Printer { json: false, since: None, last: None, is_headed: true };
+        let mut text = Vec::new();
+        printer.line(format!("{body},\"hash\":\"{hash}\"}}").as_bytes(), &mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.matches(r"\u{1b}[2J\n\u{202e}").count(), 5, "{text}");
+        assert!(text.trim_end().chars().all(|c| !c.is_control() && c != '\u{202e}'), "{text:?}");
+    }
 }
