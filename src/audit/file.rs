@@ -80,7 +80,7 @@ impl Log {
         };
         let path = dir.path().join(FILE);
         let size = file.metadata().map_err(|error| StoreError::io(&path, &error))?.len();
-        let Some(inode) = dir.identity(FILE)? else { return Err(StoreError::new(path, Problem::Changed)) };
+        let inode = dir.identity_of(FILE, &file)?;
         Ok((Self { dir, file, size, inode }, found))
     }
 

@@ -33,7 +33,7 @@ impl Reading {
             Err(error) if error.is_missing() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Some(identity) = dir.identity(name)? else { return Ok(None) };
+        let identity = dir.identity_of(name, &file)?;
         Ok(Some(Self { file, name, identity, dir: dir.try_clone()? }))
     }
 
@@ -99,5 +99,36 @@ impl Files {
         // The old one second: what was the current file until then is found there, which the look at its name tells.
         let current = Reading::open(dir, FILE)?;
         Ok(Self { old: Reading::open(dir, OLD)?, current })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use super::*;
+    use crate::store::scratch::Scratch;
+
+    /// Else who follows waits for ever for what comes to a file that was turned, and who verifies reads one file twice.
+    #[test]
+    fn a_file_that_is_turned_while_it_is_opened_is_known_as_the_one_that_was_opened() {
+        let scratch = Scratch::new();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let turning = scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    scratch.file(FILE, b"", 0o600);
+                    std::fs::rename(scratch.path().join(FILE), scratch.path().join(OLD)).unwrap();
+                }
+            });
+            let dir = scratch.dir();
+            let opened = (0..20_000).filter_map(|_| Reading::current(&dir).ok().flatten());
+            let is_another = |reading: &Reading| reading.identity.ino != reading.file.metadata().unwrap().ino();
+            let others = opened.filter(is_another).count();
+            is_over.store(true, SeqCst);
+            turning.join().unwrap();
+            assert_eq!(others, 0);
+        });
     }
 }

@@ -6,6 +6,7 @@
 //! one that this process made a moment ago.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -95,6 +96,11 @@ impl Dir {
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => Err(self.errno(name, errno)),
         }
+    }
+
+    /// The inode of a file that was opened here, whatever its name leads to by now.
+    pub fn identity_of(&self, name: &str, file: &File) -> Result<Identity, StoreError> {
+        fstat(file).map(|stat| Identity::of(&stat)).map_err(|errno| self.errno(name, errno))
     }
 
     /// Renames in this folder, durably; what has the new name is replaced.
