@@ -135,7 +135,9 @@ impl Load {
         match (error["code"].as_str(), error["delivery"].as_str()) {
             // Commands that never reached a daemon say nothing of delivery.
             (Some(_), Some("not-delivered") | None) => End::NotDelivered,
-            (Some("session-lost" | "superseded" | "shutting-down" | "connection-lost"), Some("unknown")) => End::Unknown,
+            (Some("session-lost" | "superseded" | "shutting-down" | "connection-lost"), Some("unknown")) => {
+                End::Unknown
+            }
             _ => panic!("{text} ended as {ran:?}"),
         }
     }
