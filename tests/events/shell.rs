@@ -204,7 +204,8 @@ fn a_reader_that_stalls_makes_nothing_grow_and_reads_the_gap_and_all_that_is_not
     const EVENTS: u64 = 30_000;
     let place = Place::with_daemon(&[]);
     let mut board = Board::new(&place, "board");
-    let mut follower = Follower::start(&place, &["--follow", "--json", "--kind", "session-updated"]);
+    // Of all kinds: then each number is there, whoever comes and goes meanwhile.
+    let mut follower = Follower::start(&place, &["--follow", "--json"]);
     let (ours, daemon) = (Process(follower.child.id()), Process(place.pid()));
     board.pour(10_000);
     let before = (ours.resident_kib(), daemon.resident_kib());
@@ -225,7 +226,7 @@ fn a_reader_that_stalls_makes_nothing_grow_and_reads_the_gap_and_all_that_is_not
         }
     }
     assert!(missed > 0);
-    assert_eq!(seen + missed, EVENTS + 1);
+    assert!(seen + missed > EVENTS, "{seen} seen and {missed} missed of {EVENTS} and more");
     let _ended_already = follower.child.kill();
     follower.child.wait().unwrap();
 }
