@@ -5,6 +5,9 @@
 //! fields are refused by the type that is read (`deny_unknown_fields`). Invariant: one flipped, lost or added byte is
 //! an error, a newer version is left alone, and no error repeats a byte of the file.
 
+use std::io::{self, Write};
+
+use ring::digest::{Context, SHA256, digest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,29 +29,51 @@ pub fn read<T: DeserializeOwned>(dir: &Dir, name: &str, max_bytes: u64, version:
     decode(&bytes, version).map_err(|problem| dir.error(name, problem))
 }
 
-/// Replaces a document. One that could not be read again under the same ceiling is not written.
+/// Replaces a document. One that could not be read again under the same ceiling is not written. Its text is made twice,
+/// for the digest and for the file, and never held as a whole: it is written often, by whichever thread, and grows.
 pub fn write<T: Serialize>(dir: &Dir, name: &str, max_bytes: u64, version: u32, value: &T) -> Result<(), StoreError> {
-    let bytes = encode(value, version).map_err(|problem| dir.error(name, problem))?;
-    let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    let mut measured = Measured { digest: Context::new(&SHA256), bytes: 0 };
+    // The message of a failed encoding may quote the value.
+    let no_form = |_| dir.error(name, Problem::Corrupt("its content has no JSON form".to_owned()));
+    body(value, &mut measured).map_err(no_form)?;
+    let first = header(version, measured.digest.finish().as_ref());
+    let size = first.len() as u64 + measured.bytes;
     if size > max_bytes {
         return Err(dir.error(name, Problem::TooLarge { bytes: size, max_bytes }));
     }
-    dir.write(name, &bytes)
+    dir.write_with(name, |file| {
+        file.write_all(first.as_bytes())?;
+        body(value, file)
+    })
 }
 
-fn header(version: u32, body: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, body);
-    format!("{{\"version\":{version},\"sha256\":\"{}\"}}\n", base64url(digest.as_ref()))
+/// Digest and size of what is written to it.
+struct Measured {
+    digest: Context,
+    bytes: u64,
 }
 
-fn encode<T: Serialize>(value: &T, version: u32) -> Result<Vec<u8>, Problem> {
-    // The message of a failed encoding may quote the value.
-    let mut body =
-        serde_json::to_vec_pretty(value).map_err(|_| Problem::Corrupt("its content has no JSON form".to_owned()))?;
-    body.push(b'\n');
-    let mut bytes = header(version, &body).into_bytes();
-    bytes.append(&mut body);
-    Ok(bytes)
+impl Write for Measured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.digest.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The first line, with the digest of the rest.
+fn header(version: u32, digest: &[u8]) -> String {
+    format!("{{\"version\":{version},\"sha256\":\"{}\"}}\n", base64url(digest))
+}
+
+/// The rest.
+fn body<T: Serialize>(value: &T, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    out.write_all(b"\n")
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<T, Problem> {
@@ -64,7 +89,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<T, Problem>
         return Err(Problem::Newer { version: named.version });
     }
     // Compared as text, so there is one spelling of the first line.
-    if first != header(version, body).as_bytes() {
+    if first != header(version, digest(&SHA256, body).as_ref()).as_bytes() {
         return Err(corrupt("its first line does not match the rest"));
     }
     if body.first() != Some(&b'{') {
@@ -96,8 +121,18 @@ mod tests {
         Sample { label: "the-content".to_owned(), numbers: vec![1, 22, 333] }
     }
 
+    fn with_header(body: &[u8]) -> Vec<u8> {
+        [header(1, digest(&SHA256, body).as_ref()).as_bytes(), body].concat()
+    }
+
+    fn encoded() -> Vec<u8> {
+        let scratch = Scratch::new();
+        write(&scratch.dir(), "a.json", 4096, 1, &sample()).unwrap();
+        fs::read(scratch.path().join("a.json")).unwrap()
+    }
+
     fn put(scratch: &Scratch, body: &str) {
-        scratch.file("a.json", (header(1, body.as_bytes()) + body).as_bytes(), 0o600);
+        scratch.file("a.json", &with_header(body.as_bytes()), 0o600);
     }
 
     fn problem(scratch: &Scratch) -> Problem {
@@ -121,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_flip_of_any_bit_anywhere_is_refused() {
-        let bytes = encode(&sample(), 1).unwrap();
+        let bytes = encoded();
         assert_eq!(decode::<Sample>(&bytes, 1), Ok(sample()));
         for position in 0..bytes.len() {
             for change in 1..=u8::MAX {
@@ -138,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_document_cut_short_or_grown_anywhere_is_refused() {
-        let bytes = encode(&sample(), 1).unwrap();
+        let bytes = encoded();
         for length in 0..bytes.len() {
             assert!(matches!(decode::<Sample>(&bytes[..length], 1), Err(Problem::Corrupt(_))), "{length} bytes");
         }
@@ -187,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_older_version_is_not_read_as_this_one() {
-        let bytes = encode(&sample(), 1).unwrap();
+        let bytes = encoded();
         assert!(matches!(decode::<Sample>(&bytes, 2), Err(Problem::Corrupt(_))));
     }
 

@@ -5,7 +5,7 @@
 //! the umask is, and none is chmod-ed that was there before.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
@@ -25,19 +25,28 @@ const ATTEMPTS: usize = 16;
 const MODE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
 impl Dir {
-    /// Replaces a file, or makes it: aside, then synced, then renamed, then the folder synced. After an error the name
-    /// has its old bytes, unless all that failed was the last sync; then it has the new ones.
+    /// Replaces a file, or makes it, with these bytes. See [`Dir::write_with`].
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        self.judge_name(name)?;
         if bytes.is_empty() {
             // No file of ours is: it would be refused when it is read.
             return Err(self.error(name, Problem::Empty));
         }
+        self.write_with(name, |file| file.write_all(bytes))
+    }
+
+    /// Replaces a file, or makes it: aside, then synced, then renamed, then the folder synced. After an error the name
+    /// has its old bytes, unless all that failed was the last sync; then it has the new ones.
+    pub(super) fn write_with(
+        &self,
+        name: &str,
+        content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), StoreError> {
+        self.judge_name(name)?;
         fault::point(name, "begun");
         let aside = format!("{name}.{}.tmp", ids::base64url(&ids::random::<9>()));
         let file = self.make_file(&aside, OFlag::O_WRONLY).map_err(|errno| self.errno(name, errno))?;
         let replaced =
-            fill(file, bytes).map_err(|error| StoreError::io(self.path().join(name), &error)).and_then(|()| {
+            fill(file, content).map_err(|error| StoreError::io(self.path().join(name), &error)).and_then(|()| {
                 fault::point(name, "aside");
                 renameat(self, aside.as_str(), self, name).map_err(|errno| self.errno(name, errno))
             });
@@ -94,9 +103,10 @@ impl Dir {
 }
 
 /// Writes all and waits until it is on the disk; the file is closed before it gets its name.
-fn fill(mut file: File, bytes: &[u8]) -> std::io::Result<()> {
-    file.write_all(bytes)?;
-    file.sync_all()
+fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut buffered = BufWriter::new(file);
+    content(&mut buffered)?;
+    buffered.into_inner().map_err(IntoInnerError::into_error)?.sync_all()
 }
 
 #[cfg(test)]
