@@ -331,6 +331,6 @@ fn read(plaintext: &[u8], last_id: &mut u64) -> Result<Incoming, Ended> {
             receipt: receipt.map(std::borrow::Cow::into_owned),
         }),
         Header::Failure { .. } if payload.is_some() => Err(Ended::Lost),
-        Header::Failure { id, error } => Ok(Incoming::Failure { id, error }),
+        Header::Failure { id, error } => Ok(Incoming::Failure { id, error: *error }),
     }
 }

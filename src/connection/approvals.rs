@@ -148,6 +148,7 @@ pub(super) fn list(on: &Conversation, permit: Permit<'_>, request: &Request<'_>)
     Ok(())
 }
 
+#[inline(never)]
 pub(super) fn withdraw(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Named { approval_id, receipt } = message::params(request.params)?;
     drop(permit);
@@ -155,6 +156,7 @@ pub(super) fn withdraw(on: &Conversation, permit: Permit<'_>, request: &Request<
     reported(on, Report::Withdraw(Withdraw { peer, request: request.id, receipt, approval: approval_id }))
 }
 
+#[inline(never)]
 pub(super) fn decide(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let decide: Decide = message::params(request.params)?;
     if !matches!(decide.decision, Decision::Approved | Decision::Rejected) {

@@ -154,6 +154,7 @@ impl Conversation {
         }
     }
 
+    #[inline(never)]
     fn request(&mut self, name: &str, request: Request<'_>) -> Result<(), Over> {
         let (id, role) = (request.id, self.peer.authority().role());
         let method = Method::from_name(name).filter(|method| method.is_for(role) && self.speaks(*method));
@@ -166,15 +167,20 @@ impl Conversation {
             }
             Some(method) => self.admitted(method, request),
         };
-        if let Err(mut refusal) = done {
-            self.audit_denial(name, refusal.code);
-            if method == Some(Method::SessionSend) {
-                // Whatever is refused here has not come near a lane.
-                refusal.delivery = Some(Delivery::NotDelivered);
-            }
-            let _gone = self.peer.refuse(id, &refusal);
+        if let Err(refusal) = done {
+            self.refuse(id, name, method, refusal);
         }
         Ok(())
+    }
+
+    #[inline(never)]
+    fn refuse(&self, id: u64, name: &str, method: Option<Method>, mut refusal: Refusal) {
+        self.audit_denial(name, refusal.code);
+        if method == Some(Method::SessionSend) {
+            // Whatever is refused here has not come near a lane.
+            refusal.delivery = Some(Delivery::NotDelivered);
+        }
+        let _gone = self.peer.refuse(id, &refusal);
     }
 
     /// What this peer may not do, methods of other roles with it. Of a method that there is not nothing is told.
@@ -200,6 +206,7 @@ impl Conversation {
 
     /// The permit is held until what the method does is published, and given up before it waits for anybody. No method is
     /// inlined here: a heartbeat must not touch as much stack as a registration needs.
+    #[inline(never)]
     fn admitted(&mut self, method: Method, request: Request<'_>) -> Done {
         let peer = Arc::clone(&self.peer);
         let permit = peer.authority().admit(method).map_err(|code| match code {
@@ -234,6 +241,7 @@ impl Conversation {
         }
     }
 
+    #[inline(never)]
     fn told(&mut self, name: &str, params: Option<&RawValue>) -> Result<(), Over> {
         match name {
             methods::CLOSING => Err(Over::Closed),
@@ -260,6 +268,7 @@ impl Conversation {
         }
     }
 
+    #[inline(never)]
     fn answered(&self, id: u64, answer: Answer<'_>) -> Result<(), Over> {
         // Held until the caller has the answer: what a revoked producer says counts for nothing.
         let _permit = self.peer.authority().admit_delivery().map_err(|_| Over::Broken("no longer let through"))?;
@@ -283,6 +292,7 @@ impl Conversation {
 }
 
 /// The text of a producer's failure, bounded and without control characters.
+#[inline(never)]
 fn failure_text(error: &ErrorObject) -> String {
     let mut text = escaped_lines(&error.message);
     let mut end = text.len().min(crate::limits::FAILURE_MAX_BYTES);

@@ -68,6 +68,7 @@ pub(super) fn subscribe(on: &Conversation, _permit: Permit<'_>, request: &Reques
     Ok(())
 }
 
+#[inline(never)]
 pub(super) fn unsubscribe(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Unsubscribe { subscription, receipt } = message::params(request.params)?;
     if !on.hub.feed.unsubscribe(on.peer.id(), subscription) {

@@ -244,6 +244,7 @@ struct AuditHead {
     available: bool,
 }
 
+#[inline(never)]
 pub(super) fn audit_head(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     let State { head, lost, available } = on.hub.audit.state();
@@ -251,11 +252,13 @@ pub(super) fn audit_head(on: &Conversation, _permit: Permit<'_>, request: &Reque
     Ok(())
 }
 
+#[inline(never)]
 pub(super) fn drain(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Plain { receipt } = message::params(request.params)?;
     ask(on, permit, request, receipt, Report::Drain)
 }
 
+#[inline(never)]
 pub(super) fn stop(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
     let Stop { force, receipt } = message::params(request.params)?;
     if on.protocol == 0 && force.is_none() {

@@ -10,6 +10,7 @@ use crate::wire::codes::{Code, Refusal};
 use crate::wire::events::GoneReason;
 use crate::wire::message;
 use crate::wire::rows::{self, Facts};
+use crate::wire::transcript::Hash;
 
 use super::dispatch::{Conversation, Done, Owned, Request, session_id};
 use super::lease;
@@ -92,22 +93,31 @@ pub(super) fn update(on: &mut Conversation, permit: Permit<'_>, request: Request
     Ok(())
 }
 
+#[inline(never)]
 pub(super) fn heartbeat(on: &Conversation, _permit: Permit<'_>, request: &Request<'_>) -> Done {
-    let Plain { receipt } = message::params(request.params)?;
+    let receipt = plain(request)?;
     on.session()?;
-    let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
+    let _gone = on.peer.answer(request.id, &Nothing {}, None, receipt);
     Ok(())
 }
 
+#[inline(never)]
 pub(super) fn unregister(on: &Conversation, permit: Permit<'_>, request: &Request<'_>) -> Done {
-    let Plain { receipt } = message::params(request.params)?;
+    let receipt = plain(request)?;
     on.session()?;
     drop(permit);
     if let Some(owned) = &on.owned {
         owned.unregister();
     }
-    let _gone = on.peer.answer(request.id, &Nothing {}, None, request.receipt(receipt));
+    let _gone = on.peer.answer(request.id, &Nothing {}, None, receipt);
     Ok(())
+}
+
+/// What is to be signed of a request that takes nothing else.
+#[inline(never)]
+fn plain(request: &Request<'_>) -> Result<Option<Hash>, Refusal> {
+    let Plain { receipt } = message::params(request.params)?;
+    Ok(request.receipt(receipt))
 }
 
 fn snapshot(on: &Conversation, payload: Option<&[u8]>) -> Result<Option<Vec<u8>>, Refusal> {

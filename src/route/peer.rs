@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::auth::credential::Cut;
 use crate::auth::gate::Authority;
@@ -132,14 +133,17 @@ impl Peer {
         receipt: Option<Hash>,
     ) -> Plaintext {
         let result = message::result(result);
-        let receipt = receipt.map(|request| {
-            let result = match payload {
-                Some(payload) => sha256(&[result.get().as_bytes(), b"\n", payload]),
-                None => sha256(&[result.get().as_bytes()]),
-            };
-            self.daemon.sign(&Statement::Receipt { t3: self.t3, request, result }).to_string()
-        });
+        let receipt = receipt.map(|request| self.receipt(request, &result, payload));
         message::answer(id, &result, receipt.as_deref(), payload)
+    }
+
+    #[inline(never)]
+    fn receipt(&self, request: Hash, result: &RawValue, payload: Option<&[u8]>) -> String {
+        let result = match payload {
+            Some(payload) => sha256(&[result.get().as_bytes(), b"\n", payload]),
+            None => sha256(&[result.get().as_bytes()]),
+        };
+        self.daemon.sign(&Statement::Receipt { t3: self.t3, request, result }).to_string()
     }
 
     /// Refuses a request: it was not taken.

@@ -53,7 +53,7 @@ pub enum Header<'a> {
         /// The request.
         id: u64,
         /// Why.
-        error: ErrorObject,
+        error: Box<ErrorObject>,
     },
 }
 
@@ -72,9 +72,11 @@ struct RawHeader<'a> {
     result: Option<&'a RawValue>,
     #[serde(default, borrow, deserialize_with = "object::some")]
     receipt: Option<Cow<'a, str>>,
-    #[serde(default, deserialize_with = "object::some_object")]
-    error: Option<ErrorObject>,
+    #[serde(default, borrow, deserialize_with = "object::some")]
+    error: Option<&'a RawValue>,
 }
+
+const NO_MESSAGE: &str = "a header is not a JSON-RPC message";
 
 /// Reads a plaintext. Every error ends the connection: a peer that keeps the rules never causes one.
 // Its frame is large, and gone again before anything is done about the message.
@@ -93,7 +95,7 @@ pub fn read(plaintext: &[u8]) -> Result<Message<'_>, &'static str> {
     if payload.is_some_and(<[u8]>::is_empty) {
         return Err("a payload is announced and empty");
     }
-    let raw: RawHeader<'_> = serde_json::from_slice(header).map_err(|_| "a header is not a JSON-RPC message")?;
+    let raw: RawHeader<'_> = serde_json::from_slice(header).map_err(|_| NO_MESSAGE)?;
     if raw.jsonrpc != "2.0" {
         return Err("a header is not JSON-RPC 2.0");
     }
@@ -111,10 +113,15 @@ pub fn read(plaintext: &[u8]) -> Result<Message<'_>, &'static str> {
         }
         RawHeader {
             id: Some(id), method: None, params: None, result: None, receipt: None, error: Some(error), ..
-        } => Header::Failure { id, error },
+        } => Header::Failure { id, error: why(error)? },
         _ => return Err("a header is neither request, notification nor answer"),
     };
     Ok(Message { header, payload })
+}
+
+#[inline(never)]
+fn why(error: &RawValue) -> Result<Box<ErrorObject>, &'static str> {
+    object::read(error.get().as_bytes()).map(Box::new).map_err(|_| NO_MESSAGE)
 }
 
 /// Parameters of a known shape; what is wrong with them is told to the peer.

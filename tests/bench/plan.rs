@@ -293,7 +293,7 @@ impl Bench<'_> {
 
     fn memory_and_list(&mut self) {
         let samples = if self.options.quick { 1 } else { 3 };
-        let (mut idle, mut idle_anonymous) = (Vec::new(), Vec::new());
+        let (mut idle, mut idle_anonymous, mut first) = (Vec::new(), Vec::new(), Vec::new());
         let mut each: Vec<(usize, Vec<f64>, Vec<f64>)> =
             vec![(100, Vec::new(), Vec::new()), (MANY, Vec::new(), Vec::new())];
         if !self.wants("memory") && !self.wants("session.list") {
@@ -303,19 +303,25 @@ impl Bench<'_> {
             for (count, all, anonymous) in &mut each {
                 let place = Place::new();
                 let daemon = place.daemon();
+                let crowd = |count: &str| Part::start(&["crowd", place.path().to_str().unwrap(), count]);
+                let untouched = memory(daemon.id());
+                // The first one brings in the code that all of them run.
+                let _first = crowd("1");
                 let before = memory(daemon.id());
-                let _crowd = Part::start(&["crowd", place.path().to_str().unwrap(), &count.to_string()]);
+                let _others = crowd(&count.to_string());
                 let after = memory(daemon.id());
-                idle.push(before.0);
-                idle_anonymous.push(before.1);
+                idle.push(untouched.0);
+                idle_anonymous.push(untouched.1);
+                first.push(before.0);
                 all.push((after.0 - before.0) / *count as f64);
                 anonymous.push((after.1 - before.1) / *count as f64);
             }
         }
         self.add(Row::figure("memory of an idle daemon", "KiB", &idle, Some(5.0 * 1024.0)));
         self.add(Row::figure("  of that, anonymous", "KiB", &idle_anonymous, None));
+        self.add(Row::figure("memory of a daemon with one session", "KiB", &first, Some(5.0 * 1024.0)));
         for (count, all, anonymous) in &each {
-            self.add(Row::figure(format!("memory of each of {count} idle sessions"), "KiB", all, Some(18.0)));
+            self.add(Row::figure(format!("memory of each of {count} more idle sessions"), "KiB", all, Some(18.0)));
             self.add(Row::figure("  of that, anonymous", "KiB", anonymous, None));
         }
         let (ours, relay) = (Ours::start(), Relay::start());

@@ -180,6 +180,8 @@ fn crowd(folder: &Path, count: usize) {
         .map(|number| {
             let mut peer = Peer::connect(folder, &identity);
             peer.call("session.register", &registration(&format!("idle-{number}")), None);
+            // What a session does while nothing is asked of it; some memory comes with the first one.
+            peer.call("session.heartbeat", "{}", None);
             peer
         })
         .collect();
