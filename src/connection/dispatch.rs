@@ -1,6 +1,7 @@
 //! What one peer says, message by message: ids, payloads, the gate, then the method.
 //!
-//! A broken rule ends the connection; a request that cannot be done is refused and the conversation goes on.
+//! A broken rule ends the connection; a request that cannot be done is refused and the conversation goes on. The steps are
+//! kept out of line, each with a frame of its own: a page of stack that a session's thread has touched once stays with it.
 
 use std::cell::Cell;
 use std::sync::Arc;

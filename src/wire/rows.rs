@@ -13,7 +13,7 @@ use crate::limits::{
     COMMANDS_MAX, IN_FLIGHT_MAX, INFO_MAX_BYTES, JSON_DEPTH_MAX, LABELS_MAX_BYTES, NAME_MAX_BYTES, PATH_MAX_BYTES,
     RUNTIMES_MAX, RUNTIMES_MAX_BYTES, SESSION_MAX_BYTES, TITLE_MAX_BYTES,
 };
-use crate::wire::codes::Refusal;
+use crate::wire::codes::{Code, Refusal};
 use crate::wire::object;
 use crate::wire::text::is_plain;
 
@@ -339,7 +339,10 @@ fn check_runtimes(runtimes: &[Box<RawValue>]) -> Result<(), Refusal> {
     for runtime in runtimes {
         match object::read::<Runtime>(runtime.get().as_bytes()) {
             Ok(known) => {
-                plain("runtimes", &known.id, TITLE_MAX_BYTES)?;
+                plain("runtimes", &known.id, TITLE_MAX_BYTES).map_err(|refusal| match refusal.code {
+                    Code::TooLarge => refusal.message(format!("a runtime's id is larger than {TITLE_MAX_BYTES} bytes")),
+                    _ => refusal,
+                })?;
                 shallow("a runtime", runtime)?;
             }
             Err(_) => return Err(Refusal::invalid("a runtime is not an object with an id")),
@@ -442,6 +445,19 @@ mod tests {
         refused(|register| register.commands.push(CommandOffer { name: "a b".into(), description: None }));
         refused(|register| register.runtimes.push(RawValue::from_string("{}".into()).unwrap()));
         refused(|register| register.info = Some(RawValue::from_string("[]".into()).unwrap()));
+    }
+
+    #[test]
+    fn a_long_id_of_a_runtime_is_told_from_too_many_bytes_of_runtimes() {
+        let told = |runtime: String| {
+            let runtimes = vec![RawValue::from_string(runtime).unwrap()];
+            let refusal = Facts::new(Register { runtimes, ..register() }).unwrap_err();
+            (refusal.resource.unwrap(), refusal.message.unwrap())
+        };
+        let (resource, message) = told(format!(r#"{{"id":"{}"}}"#, "x".repeat(257)));
+        assert_eq!((resource, &*message), ("runtimes", "a runtime's id is larger than 256 bytes"));
+        let (resource, message) = told(format!(r#"{{"id":"x","more":"{}"}}"#, "x".repeat(16_384)));
+        assert_eq!((resource, &*message), ("runtimes", "runtimes is larger than 16384 bytes"));
     }
 
     #[test]
