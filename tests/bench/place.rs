@@ -128,9 +128,15 @@ pub fn memory(process: u32) -> (f64, f64) {
     (field("VmRSS:"), field("RssAnon:"))
 }
 
-/// µs of processor time that all threads of a process have used which it still has.
-pub fn processor_time(process: u32) -> f64 {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    let spent = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok());
-    spent.map(|text| text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1_000.0).sum()
+/// µs of processor time that a thread has used; by its folder.
+pub fn processor_time(thread: &Path) -> f64 {
+    let text = std::fs::read_to_string(thread.join("schedstat")).unwrap();
+    text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1_000.0
+}
+
+/// The folder of the thread of a process that has this name.
+pub fn thread_of(process: u32, name: &str) -> PathBuf {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|thread| thread.unwrap().path());
+    let is_it = |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|is| is.trim_end() == name);
+    threads.into_iter().find(is_it).unwrap()
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::place::{Part, Place, Process, USHER, USHERD, memory, part, patiently, processor_time};
+use super::place::{Part, Place, Process, USHER, USHERD, memory, part, patiently, processor_time, thread_of};
 use super::report::{self, Document, Row};
 use super::stats::Pairs;
 
@@ -21,6 +21,8 @@ const SMALL: usize = 256;
 const LARGE: usize = 64 * 1024;
 const MANY: usize = 1_000;
 const SUBSCRIBERS: usize = 100;
+/// About the bytes of the message that tells one event.
+const EVENT: usize = 400;
 
 pub struct Options {
     quick: bool,
@@ -221,38 +223,36 @@ impl Bench<'_> {
 
     /// What it costs the daemon to tell an event, and the publisher that there is somebody to tell.
     fn events(&mut self) {
-        let tells = format!("an event to each of {SUBSCRIBERS} subscribers, CPU");
+        let burst = format!("an event to each of {SUBSCRIBERS} subscribers, in a burst");
+        let single = format!("an event to each of {SUBSCRIBERS} subscribers, by itself");
         let publishes = format!("session.update with {SUBSCRIBERS} subscribers, against none");
-        if !self.wants(&tells) && !self.wants(&publishes) {
+        if ![&burst, &single, &publishes].iter().any(|name| self.wants(name)) {
             return;
         }
         let (followed, alone) = (Ours::start(), Ours::start());
         let (mut with, mut without) = (followed.part("events", &[SUBSCRIBERS]), alone.part("events", &[0]));
+        let mut fan = Part::start(&["fan", &SUBSCRIBERS.to_string(), &EVENT.to_string()]);
+        let teller = thread_of(followed.daemon.id(), "events");
+        let (samples, turns) = (self.options.samples(), self.options.turns(100));
         // Fewer than are kept: nobody is overtaken, and each is told each.
-        let count = self.options.turns(4_000);
-        let spent = |daemon: &Process, part: &mut Part| {
-            let before = processor_time(daemon.id());
-            part.ask(&format!("pour {count}"));
-            (processor_time(daemon.id()) - before) / count as f64
+        let many = self.options.turns(4_000);
+        // What is asked of the part that follows, and what the teller has worked meanwhile for an event and subscriber.
+        let mut telling = |how: &str, count: usize| {
+            let before = processor_time(&teller);
+            let answer = with.ask(&format!("{how} {count}"));
+            (answer, (processor_time(&teller) - before) / (count * SUBSCRIBERS) as f64)
         };
-        let pairs = Pairs::take(
-            self.options.samples(),
-            || spent(&followed.daemon, &mut with),
-            || spent(&alone.daemon, &mut without),
-        );
-        let each: Vec<_> = pairs
-            .ours
-            .iter()
-            .zip(&pairs.baseline)
-            .map(|(with, without)| (with - without) / SUBSCRIBERS as f64)
-            .collect();
-        self.add(Row::figure(tells, "us", &each, Some(2.5)));
-        let turns = self.options.turns(100);
-        let step = |part: &mut Part| part.ask(&format!("step {turns}")).parse::<f64>().unwrap() / 1_000.0;
-        let pairs = Pairs::take(self.options.samples(), || step(&mut with), || step(&mut without));
-        let more: Vec<_> = pairs.ours.iter().zip(&pairs.baseline).map(|(with, without)| with - without).collect();
+        let each: Vec<_> = (0..samples).map(|_| telling("pour", many).1).collect();
+        self.add(Row::figure(burst, "us", &each, Some(2.5)));
+
+        let step = format!("step {turns}");
+        let us = |part: &mut Part| part.ask(&step).parse::<f64>().unwrap() / 1_000.0;
+        let pairs = Pairs::take(samples, || telling("step", turns).1, || us(&mut fan));
+        self.add(Row::pairs(single, &pairs, None));
+
+        let pairs =
+            Pairs::take(samples, || telling("step", turns).0.parse::<f64>().unwrap() / 1_000.0, || us(&mut without));
         self.add(Row::pairs(publishes, &pairs, None));
-        self.add(Row::figure("  the difference", "us", &more, None));
     }
 
     fn programs(&mut self) {

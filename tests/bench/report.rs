@@ -41,26 +41,28 @@ impl Row {
     /// The line, told as soon as it is known.
     pub fn tell(&self) {
         let spread = |of: &Spread| format!("{:.2} ({:.2}–{:.2})", of.median, of.low, of.high);
-        let judged = match (self.target, &self.ratio) {
-            (Some(target), Some(ratio)) if ratio.median > target => format!("over {target}"),
-            (Some(target), None) if self.ours.median > target => format!("over {target}"),
-            (Some(target), _) => format!("≤ {target}"),
-            (None, _) => String::new(),
-        };
+        let judged = self.ratio.as_ref().unwrap_or(&self.ours).median;
+        let judgement = self.target.map(|target| {
+            // Written as short as it was set.
+            let shown = (target * 1_000.0).round() / 1_000.0;
+            if judged > target { format!("over {shown}") } else { format!("≤ {shown}") }
+        });
+        let figure = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
         println!(
-            "{:<44} {:>22} {:>10.1} {:>10} {:<4} {judged}",
+            "{:<50} {:>18} {:>10} {:>10} {:<4} {}",
             self.name,
             self.ratio.as_ref().map(spread).unwrap_or_default(),
-            self.ours.median,
-            self.baseline.as_ref().map(|of| format!("{:.1}", of.median)).unwrap_or_default(),
+            figure(self.ours.median),
+            self.baseline.as_ref().map(|of| figure(of.median)).unwrap_or_default(),
             self.unit,
+            judgement.unwrap_or_default(),
         );
     }
 }
 
 /// Above the lines.
 pub fn head() {
-    println!("{:<44} {:>22} {:>10} {:>10} {:<4} target", "", "ratio (quartiles)", "ours", "baseline", "");
+    println!("{:<50} {:>18} {:>10} {:>10} {:<4} target", "", "ratio (quartiles)", "ours", "baseline", "");
 }
 
 /// Everything, as one document.

@@ -8,7 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::peer::{Identity, Peer, lossy, split};
+use super::place::processor_time;
 use super::relay;
+
+/// After which readers that have nothing to read sleep.
+const ASLEEP: Duration = Duration::from_millis(3);
 
 /// `--as WHAT …`
 pub fn run(words: &[String]) {
@@ -56,6 +60,7 @@ pub fn run(words: &[String]) {
         }
         ["curves"] => load(1, || curves),
         ["events", folder, subscribers] => events(Path::new(folder), subscribers.parse().unwrap()),
+        ["fan", readers, bytes] => fan(readers.parse().unwrap(), bytes.parse().unwrap()),
         ["echo", folder] => echo(Path::new(folder)),
         ["crowd", folder, count] => crowd(Path::new(folder), count.parse().unwrap()),
         _ => panic!("no such part: {words:?}"),
@@ -194,6 +199,42 @@ fn crowd(folder: &Path, count: usize) {
     }
 }
 
+/// The baseline of telling an event: so many readers that sleep, and one who writes so many bytes to each of them. `step N`: that
+/// many times, each when all sleep. Answers with the nanoseconds of processor time that the writer needs for a write.
+fn fan(readers: usize, bytes: usize) {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::channel;
+    let (read, all_read) = channel();
+    let mut ends: Vec<UnixStream> = Vec::new();
+    for _ in 0..readers {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ends.push(ours);
+        let read = read.clone();
+        std::thread::spawn(move || {
+            let mut message = vec![0; bytes];
+            while theirs.read_exact(&mut message).is_ok() {
+                read.send(()).unwrap();
+            }
+        });
+    }
+    let message = vec![1; bytes];
+    say("ready");
+    for line in std::io::stdin().lock().lines() {
+        let turns: usize = line.unwrap().strip_prefix("step ").unwrap().parse().unwrap();
+        let mut spent = 0.0;
+        for _ in 0..turns {
+            std::thread::sleep(ASLEEP);
+            let before = processor_time(Path::new("/proc/thread-self"));
+            ends.iter_mut().for_each(|end| end.write_all(&message).unwrap());
+            spent += processor_time(Path::new("/proc/thread-self")) - before;
+            (0..readers).for_each(|_| all_read.recv().unwrap());
+        }
+        say(&(spent * 1_000.0 / (turns * readers) as f64).to_string());
+    }
+    std::process::exit(0);
+}
+
 /// A session that changes and so many subscribers, each with a thread that reads. `pour N`: that many updates, several under way
 /// at a time; `step N`: one after another, each when all have heard of the one before. Answers with the nanoseconds of an
 /// update, when all have heard of all.
@@ -233,7 +274,7 @@ fn events(folder: &Path, subscribers: usize) {
                 told += if window == 1 { 1 } else { count };
                 if window == 1 {
                     // Everybody sleeps before the next one, subscribers or not.
-                    std::thread::sleep(Duration::from_millis(3));
+                    std::thread::sleep(ASLEEP);
                 }
                 while heard.iter().any(|heard| heard.load(SeqCst) < told) {
                     std::thread::sleep(Duration::from_micros(100));
