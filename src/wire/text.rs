@@ -11,7 +11,17 @@ fn is_hostile(c: char) -> bool {
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{FEFF}')
 }
 
-/// Foreign text for a log line or a table: hostile characters as `\u{…}`, cut at `max` characters.
+/// What would stand in a listing and not be seen. It may enter: nothing breaks by it, but two texts look the same. Joiners are
+/// not among these, since languages and emoji need them.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200B}' | '\u{2060}'..='\u{2065}' | '\u{206A}'..='\u{206F}' | '\u{E0000}'..='\u{E007F}')
+}
+
+fn is_shown_escaped(c: char) -> bool {
+    is_hostile(c) || is_invisible(c)
+}
+
+/// Foreign text for a log line or a table: hostile and invisible characters as `\u{…}`, cut at `max` characters.
 pub fn escaped(text: &str, max: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(max));
     for (count, c) in text.chars().enumerate() {
@@ -19,7 +29,7 @@ pub fn escaped(text: &str, max: usize) -> String {
             shown.push('…');
             break;
         }
-        if is_hostile(c) {
+        if is_shown_escaped(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
@@ -28,13 +38,13 @@ pub fn escaped(text: &str, max: usize) -> String {
     shown
 }
 
-/// Foreign text of several lines, for a terminal: LF and tab stay, all else hostile is escaped.
+/// Foreign text of several lines, for a terminal: LF and tab stay, all else hostile or invisible is escaped.
 pub fn escaped_lines(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' | '\t' => shown.push(c),
-            c if is_hostile(c) => shown.extend(c.escape_default()),
+            c if is_shown_escaped(c) => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
@@ -58,5 +68,16 @@ mod tests {
         assert_eq!(escaped("a\u{1b}[31m\nb", 80), "a\\u{1b}[31m\\nb");
         assert_eq!(escaped("abcdef", 3), "abc…");
         assert_eq!(escaped_lines("a\n\tb\u{1b}"), "a\n\tb\\u{1b}");
+    }
+
+    #[test]
+    fn what_would_not_be_seen_is_let_in_and_shown() {
+        for (text, shown) in [("a\u{200b}b", r"a\u{200b}b"), ("a\u{2060}", r"a\u{2060}"), ("a\u{e0041}", r"a\u{e0041}")]
+        {
+            assert!(is_plain(text), "{shown}");
+            assert_eq!((&*escaped(text, 80), &*escaped_lines(text)), (shown, shown));
+        }
+        let family = "👩\u{200d}👧 می\u{200c}خواهم";
+        assert_eq!(escaped(family, 80), family, "joiners belong to what is seen");
     }
 }
