@@ -53,7 +53,7 @@ impl Program {
         while !self.is_over.load(SeqCst) {
             // A new life: it remembers nothing.
             let mut known: HashMap<String, Vec<u8>> = HashMap::new();
-            while self.connect(identity, &mut known) {}
+            while self.connect(identity, &mut known) && !self.is_over.load(SeqCst) {}
         }
     }
 
@@ -61,18 +61,28 @@ impl Program {
     fn connect(&self, identity: &Identity, known: &mut HashMap<String, Vec<u8>>) -> bool {
         let Ok(mut peer) = Peer::try_hello(identity) else {
             std::thread::yield_now();
-            return !self.is_over.load(SeqCst);
+            return true;
         };
         *self.socket.lock() = Some(Arc::clone(&peer.stream.socket));
+        // Whoever ends it has seen the socket, or is seen here.
+        if !self.is_over.load(SeqCst) {
+            self.serve(&mut peer, known);
+        }
+        // Its own end, or the daemon's: after the one it has forgotten everything. No descriptor stays behind.
+        self.socket.lock().take().is_some()
+    }
+
+    /// Until the connection ends.
+    fn serve(&self, peer: &mut Peer, known: &mut HashMap<String, Vec<u8>>) {
         let mut params = self.lease.registration();
-        params["lease_signature"] = json!(self.lease.signature(&peer));
+        params["lease_signature"] = json!(self.lease.signature(peer));
         params["max_in_flight"] = json!(4);
-        let Some(id) = peer.outgoing().lock().request("session.register", &params, None) else { return true };
+        let Some(id) = peer.outgoing().lock().request("session.register", &params, None) else { return };
         match peer.try_answer(id) {
             Some(Ok(done)) => assert_eq!(done.result["session_id"], json!(self.lease.id())),
             // The daemon has not seen yet that the last connection is gone, or went itself.
             Some(Err(refused)) => panic!("a session was not given back: {refused:?}"),
-            None => return true,
+            None => return,
         }
         while let Some(message) = peer.next() {
             if message.method() != "command" {
@@ -86,8 +96,6 @@ impl Program {
             });
             reply_to(&peer.outgoing(), command.id, Reply::Result(Some(result.clone())));
         }
-        // Its own end, or the daemon's: after the one it has forgotten everything.
-        self.socket.lock().take().is_some()
     }
 
     /// Ends its life at once, as kill -9 does.
@@ -216,7 +224,10 @@ fn no_command_under_a_key_takes_effect_twice_whatever_is_killed_and_each_ends_on
 
     let mut dice = Dice(0x5eed);
     for round in 1..=KILLS {
+        // What was under way at the last kill ends before the next. Only then may more begin: who had no more to begin has
+        // now.
         let before: Vec<usize> = counters.iter().map(|counter| counter.load(SeqCst)).collect();
+        rounds.set(Some(round));
         until("every sender goes on", || {
             counters.iter().zip(&before).all(|(now, then)| now.load(SeqCst) >= then + BETWEEN).then_some(())
         });
@@ -230,7 +241,6 @@ fn no_command_under_a_key_takes_effect_twice_whatever_is_killed_and_each_ends_on
             assert_eq!(place.wait_daemon(), 137);
             place.start_daemon(&[]);
         }
-        rounds.set(Some(round));
     }
     rounds.set(None);
     let ends: Vec<_> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
