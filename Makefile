@@ -75,7 +75,10 @@ check: ## look at format, lints, documentation, scripts, whitespace, dependencie
 	$(CARGO) clippy --all-targets --locked $(CARGOFLAGS) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked --document-private-items $(CARGOFLAGS)
 
+# What was built is on the disk first: beside gigabytes on their way there, a daemon's few bytes wait for seconds.
 test: ## run the whole test suite
+	$(CARGO) test --locked $(CARGOFLAGS) --no-run
+	sync
 	$(CARGO) test --locked $(CARGOFLAGS)
 
 bench: ## measure the way of a command and more, as ratios (BENCH_ARGS=--quick for a look)
