@@ -512,7 +512,7 @@ fn on_a_full_disk_enrolling_and_revoking_fail_with_a_word_and_the_old_file_stays
     assert!(!of("names").contains(".tmp") && !of("names").contains(".new"), "nothing is left beside: {ran:?}");
     assert!(of("enroll").starts_with("10 ") && of("revoke").starts_with("10 "), "a full disk is no bug: {ran:?}");
     assert_eq!(of("health"), "alive");
-    let list: Value = serde_json::from_str(of("list")).unwrap();
+    let list: Value = serde_json::from_str(of("list")).unwrap_or_else(|error| panic!("list: {error}: {ran:?}"));
     assert_eq!(list["daemon"], "running");
     assert!(of("enroll_again").starts_with('0') && of("renew_again").starts_with('0'), "{ran:?}");
     assert!(of("revoke_again").starts_with('0') && of("restarted") == "0", "{ran:?}");
