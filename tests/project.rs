@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::support::daemon::ran;
 use super::support::system::put_program;
 
 /// The layers, lowest first; a module may use its own layer and those before it.
@@ -24,6 +25,17 @@ const LAYERS: &[&[&str]] = &[
 /// Beside the layers: the module, and what it may use in addition to the first layer. Nobody else uses these.
 const BESIDE: &[(&str, &[&str])] =
     &[("client", &["store", "wire", "auth"]), ("cli", &["store", "wire", "auth", "audit", "client"])];
+
+#[test]
+fn the_tests_say_the_same_where_they_are_started_with_signals_ignored() {
+    let tests = [
+        "asking::a_window_that_dies_takes_its_question_with_it_and_whoever_decides_hears_that",
+        "run::program::the_program_has_an_empty_signal_mask_and_what_was_ignored_stays_so",
+    ];
+    let script = "trap '' HUP INT QUIT TERM; exec \"$0\" --exact \"$@\"";
+    let ran = ran(Command::new("sh").args(["-c", script]).arg(std::env::current_exe().unwrap()).args(tests));
+    assert!(ran.code == 0 && ran.stdout.contains("2 passed"), "{ran:?}");
+}
 
 #[test]
 fn every_file_and_test_that_the_security_page_names_exists() {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use super::threads;
 use super::wait::until;
+use super::{signals, threads};
 
 /// The programs under test.
 pub const USHER: &str = env!("CARGO_BIN_EXE_usher");
@@ -40,6 +40,7 @@ impl Place {
 
     /// Without a daemon, in a folder that is not made yet, under a private one.
     pub fn below(folder: impl AsRef<Path>) -> Self {
+        signals::hand_none_on();
         let dir = tempfile::Builder::new().prefix("usher-test-").tempdir().unwrap();
         let root = dir.path().join(folder).components().collect();
         Self { dir, root, daemon: None }

@@ -4,6 +4,7 @@ pub mod daemon;
 pub mod peers;
 pub mod process;
 pub mod quiet;
+pub mod signals;
 pub mod system;
 pub mod threads;
 pub mod wait;
