@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::daemon::{Place, Ran, ran};
+use crate::support::daemon::{Place, Ran, USHER, ran, run_until_there};
 use crate::support::peers::{Operator, Producer, registration};
 use crate::support::system::{NOBODY, cannot, fifo, in_own_mounts, is_root, mode, mode_of, put, tree};
 use crate::support::wait::until;
@@ -431,9 +431,8 @@ fn a_log_that_cannot_be_written_to_never_stops_a_daemon_and_is_left_as_it_is() {
         }
         spoiled(&log, spoil, || {
             let before = tree(&log);
-            let run = place.run(&["run", "--", "true"]);
-            assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{why}");
-            until(&format!("a daemon runs although its log {why}"), || place.health());
+            let run = place.run(&run_until_there(USHER));
+            assert_eq!((run.code, run.stderr.as_str()), (0, ""), "a daemon runs although its log {why}");
             assert_eq!(place.run(&["stop", "--force"]).code, 0, "{why}");
             assert_eq!(tree(&log), before, "{why}: it is left");
         });

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::daemon::{Place, Ran, USHER, USHERD, finished, ran};
+use crate::support::daemon::{Place, Ran, USHER, USHERD, finished, ran, run_until_there};
 use crate::support::system::{
     NOBODY, Programs, as_nobody, cannot, fifo, in_own_mounts, is_root, mode, mode_of, put, tree,
 };
-use crate::support::wait::{promised, until, within};
+use crate::support::wait::{promised, until};
 use crate::support::wire::{Key, base64};
 
 /// What a start may take.
@@ -69,9 +69,9 @@ fn after_kill_9_the_next_list_and_the_next_run_work_and_nothing_is_cleaned_up_by
     let limit = promised(START);
     let begun = Instant::now();
     assert_eq!(place.json(&["list"])["daemon"], "not-running");
-    let run = place.run(&["run", "--", "true"]);
+    let run = place.run(&run_until_there(USHER));
     assert!(is_silent_success(&run), "{run:?}");
-    let generation = until("a new daemon answers", || place.health());
+    let generation = place.health().expect("a new daemon answers");
     assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     assert_ne!(generation, before);
     works(&place);
@@ -403,9 +403,10 @@ fn a_daemon_that_is_killed_between_lock_and_ready_is_in_nobodys_way() {
         let fresh = Place::empty();
         for place in [&fresh, &old] {
             kill_after(running(place, USHERD, &[]), moment);
-            let run = place.run(&["run", "--", "true"]);
+            let begun = Instant::now();
+            let run = place.run(&run_until_there(USHER));
             assert!(is_silent_success(&run), "after {moment:?}: {run:?}");
-            within(promised(START), "the next start works", || place.health());
+            assert!(begun.elapsed() < promised(START), "after {moment:?}: {:?}", begun.elapsed());
             works(place);
             the_daemon(place);
         }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::super::support::daemon::{Place, USHER, finished, ran};
-use super::super::support::wait::{until, within};
+use super::super::support::daemon::{Place, USHER, finished, ran, run_until_there};
+use super::super::support::wait::until;
 use super::{Window, session, sessions, signal, state};
 
 /// Ends what runs have started, launchers that are still on their way too: a late one would find the place free.
@@ -69,11 +69,8 @@ fn a_stale_socket_is_no_obstacle() {
     let mut place = Place::with_daemon(&[]);
     place.signal_daemon(Signal::SIGKILL);
     place.wait_daemon();
-    let begun = Instant::now();
-    let ran = place.run(&["run", "--", "true"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
-    within(Duration::from_secs(3), "a new daemon answers", || place.health());
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    let ran = place.run(&run_until_there(USHER));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "a new daemon answers");
     end_daemons(&place);
 }
 
@@ -175,9 +172,9 @@ fn a_daemon_that_a_run_has_started_outlives_the_keys_of_its_terminal() {
     let Some(mut screen) = super::terminal::bash(&place) else { return };
     screen.press(&format!("'{USHER}' run -- sh -c 'echo up; exec sleep 600'; echo \"code $?\"\n"));
     screen.wait_for("up\r\n");
+    let generation = until("a daemon answers", || place.health());
     screen.press("\u{3}");
     screen.wait_for("code 130");
-    let generation = until("a daemon answers", || place.health());
     screen.press(&format!("'{USHER}' run --title w -- sleep 600\n"));
     until("the session is listed", || session(&place, "w"));
     drop(screen);

@@ -246,6 +246,12 @@ impl Drop for Place {
     }
 }
 
+/// Arguments of a run whose program ends when a daemon answers. A program that ends at once may be over before its daemon
+/// was started: a run is not held up by that.
+pub fn run_until_there(usher: &str) -> [&str; 6] {
+    ["run", "--", "sh", "-c", "until \"$0\" health >/dev/null 2>&1; do sleep 0.05; done", usher]
+}
+
 /// Runs a program to its end, at most 60 s.
 pub fn ran(command: &mut Command) -> Ran {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
