@@ -109,8 +109,8 @@ impl Credentials {
         records.credentials.iter().map(|r| (r.clone(), live.by_id.get(&r.credential).cloned())).collect()
     }
 
-    /// Makes a record that reaches no further than whoever asks; with `replaces` the old default's record is revoked in the same write. The operator's permit is held
-    /// until the record counts, and given up before a gate is closed.
+    /// Makes a record that reaches no further than whoever asks; with `replaces` the old default's record is revoked in
+    /// the same write. The operator's permit is held until the record counts, and given up before a gate is closed.
     pub fn enroll(&self, permit: Permit<'_>, by: &Authority, asked: Enrolment) -> Result<CredentialId, Refusal> {
         let now = jiff::Timestamp::now();
         if asked.label.is_empty() || asked.label.len() > LABEL_MAX_BYTES || !is_plain(&asked.label) {
