@@ -10,6 +10,7 @@ use crate::ids::{ApprovalId, ConnectionId, CredentialId, Generation, SessionId};
 use crate::wire::approvals::Decision;
 use crate::wire::codes::Refusal;
 use crate::wire::lines::Role;
+use crate::wire::text::escaped;
 
 macro_rules! kinds {
     ($($variant:ident $word:literal;)+) => {
@@ -65,7 +66,8 @@ impl Kinds {
             let known = Kind::ALL.iter().find(|kind| kind.word() == word);
             let Some(&kind) = known else {
                 let all: Vec<_> = Kind::ALL.iter().map(|kind| kind.word()).collect();
-                return Err(Refusal::invalid(format!("kinds are {}", all.join(" "))));
+                let message = format!("\"{}\" is no kind; there are {}", escaped(word, 64), all.join(" "));
+                return Err(Refusal::invalid(message));
             };
             set.0 |= 1 << kind as u32;
         }

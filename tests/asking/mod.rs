@@ -142,11 +142,11 @@ fn whoever_answers_what_has_ended_is_told_how_and_is_an_event() {
     let expired = place.run(&["ask", "soon?", "--ttl", "50ms", "--json"]);
     let expired = id(&lines(&expired.stdout)[0]);
     for (ended, told) in [
-        (&decided, "usher: that approval was approved by operator (looks right)\n"),
-        (&expired, "usher: that approval has expired\n"),
+        (&decided, format!("usher: approval {decided} was approved by operator (looks right)\n")),
+        (&expired, format!("usher: approval {expired} has expired\n")),
     ] {
         let late = place.run(&["reject", &ended[..8]]);
-        assert_eq!((late.code, late.stdout.as_str(), late.stderr.as_str()), (9, "", told));
+        assert_eq!((late.code, late.stdout.as_str(), late.stderr.as_str()), (9, "", told.as_str()));
     }
     let events = lines(&place.run(&["events", "--json", "--kind", "stale-approval-decision"]).stdout);
     let told: Vec<_> = events.iter().map(|event| (&event["approval_id"], &event["decision"])).collect();

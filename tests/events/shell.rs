@@ -126,7 +126,7 @@ fn without_a_daemon_there_is_nothing_to_show_and_nobody_to_follow() {
 fn what_was_said_wrongly_is_told_before_anything_is_shown() {
     let place = Place::with_daemon(&[]);
     for (args, part) in [
-        (&["events", "--kind", "connexion"][..], "session-registered"),
+        (&["events", "--kind", "connexion"][..], "\"connexion\" is no kind; there are connection "),
         (&["events", "--since", "yesterday"], "cursor"),
         (&["events", "--follow", "--session", "abc"], "session"),
         (&["events", "board"], "unexpected"),

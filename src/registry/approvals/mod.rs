@@ -388,12 +388,12 @@ pub fn now() -> jiff::Timestamp {
 }
 
 fn already_decided(outcome: &Outcome) -> Refusal {
-    let what = outcome.decision.word();
+    let (id, what) = (outcome.approval_id, outcome.decision.word());
     let why = outcome.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let message = match &outcome.by {
-        Some(by) => format!("that approval was {what} by {}{why}", by.label),
-        None if why.is_empty() => format!("that approval has {what}"),
-        None => format!("that approval was {what}{why}"),
+        Some(by) => format!("approval {id} was {what} by {}{why}", by.label),
+        None if why.is_empty() => format!("approval {id} has {what}"),
+        None => format!("approval {id} was {what}{why}"),
     };
     Refusal { outcome: Some(Box::new(outcome.clone())), ..Code::AlreadyDecided.into() }.message(message)
 }
