@@ -19,6 +19,11 @@ pub const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
 /// Bytes of `/proc/locks` that are read at most: some ten thousand locks, and the answer is only for people.
 const LOCKS_MAX_BYTES: u64 = 1024 * 1024;
 
+/// Looks at `/proc/locks` before nobody is said to hold a lock. The kernel tells it in pieces, and between two of them
+/// passes over a line when one before it goes away; each look asks for pieces of another size.
+const LOCKS_LOOKS: usize = 8;
+const LOCKS_PIECE_BYTES: usize = 700;
+
 /// A short path that leads to what `fd` holds open; none where `/proc` is not mounted.
 pub fn fd_path(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -44,9 +49,12 @@ pub fn peer_pid(stream: &impl AsFd) -> Option<u32> {
 
 /// Who holds the flock on an inode, as the kernel tells it: to be shown, never acted on.
 pub fn lock_holder(dev: nix::libc::dev_t, ino: nix::libc::ino_t) -> Option<u32> {
-    let mut table = String::new();
-    File::open("/proc/locks").ok()?.take(LOCKS_MAX_BYTES).read_to_string(&mut table).ok()?;
-    holder_in(&table, &format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev)))
+    let inode = format!("{:02x}:{:02x}:{ino}", major(dev), minor(dev));
+    (1..=LOCKS_LOOKS).find_map(|look| {
+        let mut table = String::with_capacity(look * LOCKS_PIECE_BYTES);
+        File::open("/proc/locks").ok()?.take(LOCKS_MAX_BYTES).read_to_string(&mut table).ok()?;
+        holder_in(&table, &inode)
+    })
 }
 
 /// The pid in the line of `/proc/locks` for this inode. A waiter's line has `->` before the kind and is passed over.
@@ -121,6 +129,11 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use nix::fcntl::{Flock, FlockArg};
+
     use super::*;
 
     #[test]
@@ -133,6 +146,36 @@ mod tests {
         assert_eq!(holder_in(table, "fe:00:7"), None);
         assert_eq!(holder_in("1: FLOCK  ADVISORY  WRITE 0 fe:00:77 0 EOF\n", "fe:00:77"), None);
         assert_eq!(holder_in("1: FLOCK\n\nnonsense", "fe:00:77"), None);
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_named_while_others_come_and_go() {
+        let folder = std::env::temp_dir().join(format!("usher-locks-{:x}", u64::from_ne_bytes(crate::ids::random())));
+        std::fs::create_dir(&folder).unwrap();
+        let lock = |number: usize| {
+            let file = File::create(folder.join(number.to_string())).unwrap();
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno).unwrap()
+        };
+        let held: Vec<_> = (0..200).map(lock).collect();
+        let held: Vec<_> = held.iter().map(|file| (file, nix::sys::stat::fstat(&**file).unwrap())).collect();
+        let is_over = AtomicBool::new(false);
+        let missed = std::thread::scope(|scope| {
+            for number in 200..202 {
+                let (lock, is_over) = (&lock, &is_over);
+                scope.spawn(move || {
+                    while !is_over.load(SeqCst) {
+                        drop(lock(number));
+                    }
+                });
+            }
+            let own = Some(std::process::id());
+            let looks = held.iter().cycle().take(2_000);
+            let missed = looks.filter(|(_, stat)| lock_holder(stat.st_dev, stat.st_ino) != own).count();
+            is_over.store(true, SeqCst);
+            missed
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(missed, 0);
     }
 
     #[test]
