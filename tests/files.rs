@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::daemon::{Place, Ran, USHER, ran, run_until_there};
+use crate::support::daemon::{Place, RUN_UNTIL_THERE, Ran, ran};
 use crate::support::peers::{Operator, Producer, registration};
 use crate::support::system::{NOBODY, cannot, fifo, in_own_mounts, is_root, mode, mode_of, put, tree};
 use crate::support::wait::until;
@@ -431,7 +431,7 @@ fn a_log_that_cannot_be_written_to_never_stops_a_daemon_and_is_left_as_it_is() {
         }
         spoiled(&log, spoil, || {
             let before = tree(&log);
-            let run = place.run(&run_until_there(USHER));
+            let run = place.run(&RUN_UNTIL_THERE);
             assert_eq!((run.code, run.stderr.as_str()), (0, ""), "a daemon runs although its log {why}");
             assert_eq!(place.run(&["stop", "--force"]).code, 0, "{why}");
             assert_eq!(tree(&log), before, "{why}: it is left");

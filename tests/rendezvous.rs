@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::daemon::{Place, Ran, USHER, USHERD, finished, ran, run_until_there};
+use crate::support::daemon::{Place, RUN_UNTIL_THERE, Ran, USHER, USHERD, finished, ran};
 use crate::support::system::{
     NOBODY, Programs, as_nobody, cannot, fifo, in_own_mounts, is_root, mode, mode_of, put, tree,
 };
@@ -69,7 +69,7 @@ fn after_kill_9_the_next_list_and_the_next_run_work_and_nothing_is_cleaned_up_by
     let limit = promised(START);
     let begun = Instant::now();
     assert_eq!(place.json(&["list"])["daemon"], "not-running");
-    let run = place.run(&run_until_there(USHER));
+    let run = place.run(&RUN_UNTIL_THERE);
     assert!(is_silent_success(&run), "{run:?}");
     let generation = place.health().expect("a new daemon answers");
     assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
@@ -404,7 +404,7 @@ fn a_daemon_that_is_killed_between_lock_and_ready_is_in_nobodys_way() {
         for place in [&fresh, &old] {
             kill_after(running(place, USHERD, &[]), moment);
             let begun = Instant::now();
-            let run = place.run(&run_until_there(USHER));
+            let run = place.run(&RUN_UNTIL_THERE);
             assert!(is_silent_success(&run), "after {moment:?}: {run:?}");
             assert!(begun.elapsed() < promised(START), "after {moment:?}: {:?}", begun.elapsed());
             works(place);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::daemon::{Place, USHER, USHERD, finished, ran, run_until_there};
+use crate::support::daemon::{Place, UNTIL_THERE, USHER, USHERD, finished, ran};
 use crate::support::peers::Producer;
 use crate::support::system::{NOBODY, Process, Programs, as_nobody, cannot, fifo, is_root, kill, mode, put, tree};
 use crate::support::wait::{promised, until};
@@ -61,8 +61,8 @@ fn has_nothing_of_the_shell(place: &Place, pid: u32) {
 // 24
 #[test]
 fn a_daemon_that_a_shell_caused_holds_nothing_of_it() {
-    let run = "\"$1\" run -- sh -c 'until \"$0\" health >/dev/null; do sleep 0.05; done 2>/dev/null' \"$1\"";
-    for (what, started_by) in [("run", run), ("background", "\"$2\" --background")] {
+    let run = format!("\"$1\" run -- sh -c '{UNTIL_THERE}' \"$1\"");
+    for (what, started_by) in [("run", run.as_str()), ("background", "\"$2\" --background")] {
         let place = Place::below("daemon");
         let shell = place.scratch().join("shell");
         fs::create_dir(&shell).unwrap();
@@ -98,8 +98,8 @@ fn a_command_substitution_around_a_run_returns_at_once() {
     let place = Place::empty();
     let limit = promised(Duration::from_secs(3));
     let begun = Instant::now();
-    let script = r#"x=$("$1" run -- echo value 2>&1); echo "got $x""#;
-    let done = ran(place.program("sh").args(["-c", script, "sh", USHER]));
+    let script = format!("x=$(\"$1\" run -- sh -c '{UNTIL_THERE}; echo value' \"$1\" 2>&1); echo \"got $x\"");
+    let done = ran(place.program("sh").args(["-c", &script, "sh", USHER]));
     assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (0, "got value\n", ""));
     assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     the_daemon(&place);
@@ -275,8 +275,14 @@ fn neither_root_nor_another_user_gets_into_a_directory_that_is_not_theirs_nor_le
         let mut command = theirs.program(programs.usher());
         ran(as_nobody(command.args(args)))
     };
-    let run = as_them(&run_until_there(programs.usher().to_str().unwrap()));
+    let seen = "until \"$0\" get --session \"$USHER_SESSION\" >/dev/null 2>&1; do sleep 0.05; done";
+    let run = as_them(&["run", "--", "sh", "-c", seen, programs.usher().to_str().unwrap()]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    until("their daemon has written that down", || {
+        let audit = fs::read_to_string(theirs.path().join("audit.ndjson")).ok()?;
+        let count = |fact: &str| audit.matches(&format!("\"{fact}\"")).count();
+        (count("session-gone") == 1 && count("connected") == count("disconnected")).then_some(())
+    });
 
     // As root, with their USHER_DIR, as `sudo -E` leaves it.
     let before = tree(theirs.scratch());
@@ -323,14 +329,14 @@ fn neither_root_nor_another_user_gets_into_a_directory_that_is_not_theirs_nor_le
     assert!(ours.health().is_some());
 }
 
-/// Paths that came, went or are not what they were, but for what the daemon there writes of itself.
+/// Paths that came, went or are not what they were, but for the daemon's own logs.
 fn changed<T: PartialEq>(
     before: &std::collections::BTreeMap<std::path::PathBuf, T>,
     after: &std::collections::BTreeMap<std::path::PathBuf, T>,
     root: &Path,
 ) -> Vec<String> {
     let paths: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let logs = ["usherd.log", "stderr.log", "audit.ndjson"].map(|name| root.join(name));
+    let logs = [root.join("usherd.log"), root.join("stderr.log")];
     let other = paths.into_iter().filter(|path| before.get(*path) != after.get(*path) && !logs.contains(path));
     other.map(|path| path.display().to_string()).collect()
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::super::support::daemon::{Place, USHER, finished, ran, run_until_there};
-use super::super::support::wait::until;
+use super::super::support::daemon::{Place, RUN_UNTIL_THERE, USHER, finished, ran};
+use super::super::support::wait::{promised, until};
 use super::{Window, session, sessions, signal, state};
 
 /// Ends what runs have started, launchers that are still on their way too: a late one would find the place free.
@@ -69,8 +69,10 @@ fn a_stale_socket_is_no_obstacle() {
     let mut place = Place::with_daemon(&[]);
     place.signal_daemon(Signal::SIGKILL);
     place.wait_daemon();
-    let ran = place.run(&run_until_there(USHER));
+    let begun = Instant::now();
+    let ran = place.run(&RUN_UNTIL_THERE);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "a new daemon answers");
+    assert!(begun.elapsed() < promised(Duration::from_secs(3)), "{:?}", begun.elapsed());
     end_daemons(&place);
 }
 
@@ -172,9 +174,11 @@ fn a_daemon_that_a_run_has_started_outlives_the_keys_of_its_terminal() {
     let Some(mut screen) = super::terminal::bash(&place) else { return };
     screen.press(&format!("'{USHER}' run -- sh -c 'echo up; exec sleep 600'; echo \"code $?\"\n"));
     screen.wait_for("up\r\n");
-    let generation = until("a daemon answers", || place.health());
+    // On its way: a run that has ended before starts none.
+    until("the daemon is being started", || (!place.usherds().is_empty()).then_some(()));
     screen.press("\u{3}");
     screen.wait_for("code 130");
+    let generation = until("a daemon answers", || place.health());
     screen.press(&format!("'{USHER}' run --title w -- sleep 600\n"));
     until("the session is listed", || session(&place, "w"));
     drop(screen);

@@ -246,11 +246,12 @@ impl Drop for Place {
     }
 }
 
-/// Arguments of a run whose program ends when a daemon answers. A program that ends at once may be over before its daemon
-/// was started: a run is not held up by that.
-pub fn run_until_there(usher: &str) -> [&str; 6] {
-    ["run", "--", "sh", "-c", "until \"$0\" health >/dev/null 2>&1; do sleep 0.05; done", usher]
-}
+/// A program, `usher` its `$0`, that ends when a daemon answers. A run whose program ends at once may be over before its
+/// daemon was started: it is not held up by that.
+pub const UNTIL_THERE: &str = "until \"$0\" health >/dev/null 2>&1; do sleep 0.05; done";
+
+/// Arguments of a run of that program.
+pub const RUN_UNTIL_THERE: [&str; 6] = ["run", "--", "sh", "-c", UNTIL_THERE, USHER];
 
 /// Runs a program to its end, at most 60 s.
 pub fn ran(command: &mut Command) -> Ran {
