@@ -44,7 +44,7 @@ impl Signals {
             return Ok(None);
         };
         let origin = if info.ssi_code > 0 { Origin::Kernel } else { Origin::Process(info.ssi_pid) };
-        Ok(Some(Arrived { signal, origin }))
+        Ok(Some(Arrived { signal, origin: Some(origin) }))
     }
 }
 

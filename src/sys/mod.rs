@@ -42,8 +42,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub struct Arrived {
     /// Which.
     pub signal: Signal,
-    /// From where.
-    pub origin: Origin,
+    /// From where; none where the system does not tell.
+    pub origin: Option<Origin>,
 }
 
 /// Who made a signal.
@@ -53,9 +53,6 @@ pub enum Origin {
     Process(u32),
     /// The kernel: a key at the terminal, a terminal that went away. The whole foreground group has it.
     Kernel,
-    /// The system does not tell.
-    #[cfg_attr(target_os = "linux", allow(dead_code, reason = "Linux always tells"))]
-    Unknown,
 }
 
 /// What job control did to a child.

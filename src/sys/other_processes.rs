@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::threads;
 
-use super::{Arrived, Origin, Stop};
+use super::{Arrived, Stop};
 
 /// A blocked SIGCHLD may be dropped here, so children are looked at by time.
 pub const LOOK_AT_CHILDREN: Option<Duration> = Some(Duration::from_millis(50));
@@ -43,7 +43,7 @@ impl Signals {
     pub fn wait(&self, timeout: Option<Duration>) -> nix::Result<Option<Arrived>> {
         let timeout = [timeout, LOOK_AT_CHILDREN].into_iter().flatten().min().unwrap_or(Duration::MAX);
         match self.0.recv_timeout(timeout) {
-            Ok(signal) => Ok(Some(Arrived { signal, origin: Origin::Unknown })),
+            Ok(signal) => Ok(Some(Arrived { signal, origin: None })),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Errno::EINVAL),
         }

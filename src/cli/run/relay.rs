@@ -44,7 +44,7 @@ pub fn main() -> Result<ExitCode, Failure> {
     // It lives as long as the process; there is nothing to wait for.
     let forward = move || {
         while let Ok(arrived) = signals.wait(None) {
-            if let Some(Arrived { signal, origin: Origin::Process(_) | Origin::Unknown }) = arrived {
+            if let Some(Arrived { signal, origin: Some(Origin::Process(_)) | None }) = arrived {
                 let _ = kill(second, signal);
             }
         }

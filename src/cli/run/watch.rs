@@ -70,12 +70,10 @@ fn stop_too() {
 fn is_for_child(arrived: Arrived, child: Pid) -> bool {
     match arrived.origin {
         // A terminal that is closed tells its session's leader alone, which we may be: a second hangup harms nobody.
-        Origin::Kernel => arrived.signal == Signal::SIGHUP,
+        Some(Origin::Kernel) => arrived.signal == Signal::SIGHUP,
         // What it sent to its whole group it has itself.
-        Origin::Process(sender) => sender != child.as_raw().unsigned_abs(),
-        Origin::Unknown => {
-            !(matches!(arrived.signal, Signal::SIGINT | Signal::SIGQUIT) && terminal::stdin_is_terminal())
-        }
+        Some(Origin::Process(sender)) => sender != child.as_raw().unsigned_abs(),
+        None => !(matches!(arrived.signal, Signal::SIGINT | Signal::SIGQUIT) && terminal::stdin_is_terminal()),
     }
 }
 
@@ -85,11 +83,11 @@ mod tests {
 
     #[test]
     fn what_the_terminal_or_the_program_itself_sent_is_not_sent_twice() {
-        let from = |origin| is_for_child(Arrived { signal: Signal::SIGINT, origin }, Pid::from_raw(7));
+        let from = |origin| is_for_child(Arrived { signal: Signal::SIGINT, origin: Some(origin) }, Pid::from_raw(7));
         assert!(from(Origin::Process(8)) && from(Origin::Process(0)));
         assert!(!from(Origin::Process(7)) && !from(Origin::Kernel));
-        assert!(is_for_child(Arrived { signal: Signal::SIGHUP, origin: Origin::Kernel }, Pid::from_raw(7)));
-        assert!(is_for_child(Arrived { signal: Signal::SIGTERM, origin: Origin::Unknown }, Pid::from_raw(7)));
+        assert!(is_for_child(Arrived { signal: Signal::SIGHUP, origin: Some(Origin::Kernel) }, Pid::from_raw(7)));
+        assert!(is_for_child(Arrived { signal: Signal::SIGTERM, origin: None }, Pid::from_raw(7)));
     }
 
     #[test]
