@@ -9,6 +9,7 @@ pub mod gate;
 pub mod grant;
 pub mod hello;
 pub mod identity;
+mod reach;
 pub mod record;
 pub mod selection;
 
